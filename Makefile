@@ -1,0 +1,34 @@
+# Each target makes the virtual environment and installs by itself; all it needs is Python 3.11+ and make.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: demo test check format clean
+
+demo: $(INSTALLED)
+	$(BIN)/l2i compare digits
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# torch first and pinned: left to itself, pip may pick a build with gigabytes of CUDA packages.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "l2i needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Making .venv and installing into it; this takes about a minute."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(INSTALLED)
+
+clean:
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,39 @@
+"""The paper's contribution, usable on its own: hypergradients, labels and the outer step (section 4)."""
+
+from l2i.batch import Imputed, Net, Params, Student
+from l2i.bilevel.hypergradient import (
+    HYPERGRADIENTS,
+    Hypergradient,
+    exact,
+    finite_difference,
+    last_layer,
+    last_layer_paper,
+    unrolled,
+)
+from l2i.bilevel.inner import gradient, inner_step, lookahead, trainable
+from l2i.bilevel.labels import LearnableLabels, OutputLabels
+from l2i.bilevel.outer import OuterGradient, OuterStep, norm, normalized_sum
+
+__all__ = [
+    "HYPERGRADIENTS",
+    "Hypergradient",
+    "Imputed",
+    "LearnableLabels",
+    "Net",
+    "OuterGradient",
+    "OuterStep",
+    "OutputLabels",
+    "Params",
+    "Student",
+    "exact",
+    "finite_difference",
+    "gradient",
+    "inner_step",
+    "last_layer",
+    "last_layer_paper",
+    "lookahead",
+    "norm",
+    "normalized_sum",
+    "trainable",
+    "unrolled",
+]

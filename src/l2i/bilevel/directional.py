@@ -1,0 +1,41 @@
+"""Directional derivatives along v in parameter space: by forward mode, or by differences where that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from l2i.batch import Params
+
+
+class Directional(Protocol):
+    """`function(params)` and its derivative along `v`."""
+
+    def __call__(self, function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]: ...
+
+
+def forward_mode(function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]:
+    """One pass with dual numbers; they take gradients too, for functions that are themselves a gradient."""
+    with torch.enable_grad(), forward_ad.dual_level():
+        duals = {
+            name: forward_ad.make_dual(p.detach().requires_grad_(), v[name].detach()) for name, p in params.items()
+        }
+        value, tangent = forward_ad.unpack_dual(function(duals))
+    return value.detach(), torch.zeros_like(value) if tangent is None else tangent.detach()
+
+
+def central_difference(function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]:
+    """Two passes at θ ± εv; ε balances truncation against rounding. Noise in bf16: use float32 or better."""
+    length = torch.stack([d.norm() for d in v.values()]).norm()
+    size = torch.stack([p.norm() for p in params.values()]).norm()
+    epsilon = torch.finfo(size.dtype).eps ** (1 / 3) * (1 + size) / length.clamp_min(torch.finfo(size.dtype).tiny)
+    with torch.no_grad():
+        ahead, behind = (
+            function({name: (p + sign * epsilon * v[name]).requires_grad_() for name, p in params.items()})
+            for sign in (1, -1)
+        )
+        return (ahead + behind).detach() / 2, (ahead - behind).detach() / (2 * epsilon)

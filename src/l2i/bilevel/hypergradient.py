@@ -1,0 +1,237 @@
+"""∂C^H/∂z, what every outer step starts from: one signature, several ways to it (eqs. updopt, sod and approx).
+
+With θ* = θ − η ∇_θ C(θ, z) and v = ∇C^H(θ*), d_z = −η ∇_z ⟨∇_θ C(θ, z), v⟩ = −η (∂²C/∂f ∂z)ᵀ (J_f v): one directional
+derivative of the student's outputs f, and a mixed derivative that lives on [B, C] tensors.
+
+`eta=None` stands for the limit of small η: θ* is θ, no inner step is taken, and d_z is returned per unit of η.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from l2i.batch import Imputed, Net, Params, Student
+from l2i.bilevel.directional import Directional, central_difference, forward_mode
+from l2i.bilevel.head import features_and_outputs, find_head, head_names
+from l2i.bilevel.inner import Inner, detached, gradient, inner_step, lookahead
+from l2i.errors import InputError
+
+Cost = Callable[[Net], Tensor]
+
+
+class Hypergradient(Protocol):
+    """The signature they share: the model at θ, the student and its imputed labels, C^H, and the inner step."""
+
+    def __call__(
+        self,
+        model: nn.Module,
+        params: Params,
+        student: Student,
+        imputed: Imputed,
+        c_h: Cost,
+        *,
+        eta: float | None,
+        inner_steps: int = 1,
+        c_t: Cost | None = None,
+        head: nn.Linear | str | None = None,
+    ) -> Tensor: ...
+
+
+def exact(
+    model: nn.Module,
+    params: Params,
+    student: Student,
+    imputed: Imputed,
+    c_h: Cost,
+    *,
+    eta: float | None,
+    inner_steps: int = 1,
+    c_t: Cost | None = None,
+    head: nn.Linear | str | None = None,
+) -> Tensor:
+    """Through all parameters, by forward mode: no double backward, no Hessian, no retained graph."""
+    inner = Inner(model, student, imputed.detached(), c_t)
+    return _through_all(forward_mode, inner, params, c_h, eta=eta, inner_steps=inner_steps)
+
+
+def finite_difference(
+    model: nn.Module,
+    params: Params,
+    student: Student,
+    imputed: Imputed,
+    c_h: Cost,
+    *,
+    eta: float | None,
+    inner_steps: int = 1,
+    c_t: Cost | None = None,
+    head: nn.Linear | str | None = None,
+) -> Tensor:
+    """Through all parameters, by differences of two plain forwards, for networks without forward mode."""
+    inner = Inner(model, student, imputed.detached(), c_t)
+    return _through_all(central_difference, inner, params, c_h, eta=eta, inner_steps=inner_steps)
+
+
+def _through_all(
+    directional: Directional, inner: Inner, params: Params, c_h: Cost, *, eta: float | None, inner_steps: int
+) -> Tensor:
+    """The reverse recursion over θ_0 … θ_K: λ_K = ∇C^H(θ_K), then d_z and λ_k = λ_{k+1} − η ∇²C(θ_k) λ_{k+1}."""
+    path = [detached(params)]
+    for _ in range(inner_steps if eta is not None else 0):
+        path.append(inner_step(inner.cost, path[-1], eta=eta or 0.0))
+    rate = 1.0 if eta is None else eta
+    adjoint = gradient(partial(inner.held_cost, c_h), path[-1])
+    d_z = torch.zeros_like(inner.imputed.z)
+    for k in reversed(range(max(1, len(path) - 1))):
+        outputs, tangent = directional(inner.outputs, path[k], adjoint)
+        d_z = d_z - rate * _mixed_derivative(inner, outputs, tangent)
+        if k > 0:
+            curvature = _hessian_vector(directional, inner, path[k], adjoint)
+            adjoint = {name: adjoint[name] - rate * curvature[name] for name in adjoint}
+    return d_z
+
+
+def _hessian_vector(directional: Directional, inner: Inner, params: Params, v: Params) -> Params:
+    """∇²C(θ) v, as the directional derivative of the gradient."""
+    names = list(params)
+
+    def flat_gradient(theta: Params) -> Tensor:
+        with torch.enable_grad():
+            grads = torch.autograd.grad(inner.cost(theta), [theta[n] for n in names], materialize_grads=True)
+        return torch.cat([g.flatten() for g in grads])
+
+    _, product = directional(flat_gradient, params, v)
+    pieces = product.split([params[n].numel() for n in names])
+    return {n: piece.view_as(params[n]) for n, piece in zip(names, pieces, strict=True)}
+
+
+def _mixed_derivative(inner: Inner, outputs: Tensor, tangent: Tensor) -> Tensor:
+    """(∂²C/∂f ∂z)ᵀ · tangent: how the cost's gradient at the outputs changes with z."""
+    f = outputs.detach().requires_grad_()
+    z = inner.imputed.z.detach().requires_grad_()
+    with torch.enable_grad():
+        cost = inner.student.cost(f, inner.imputed._replace(z=z))
+        (slope,) = torch.autograd.grad(cost, f, create_graph=True)
+        (d_z,) = torch.autograd.grad(slope, z, tangent.detach(), materialize_grads=True)
+    return d_z
+
+
+def last_layer(
+    model: nn.Module,
+    params: Params,
+    student: Student,
+    imputed: Imputed,
+    c_h: Cost,
+    *,
+    eta: float | None,
+    inner_steps: int = 1,
+    c_t: Cost | None = None,
+    head: nn.Linear | str | None = None,
+    moves: Literal["head", "all"] = "head",
+) -> Tensor:
+    """The same formula with v restricted to the head, in closed form: J_f v = Φ^f(x_u) V_Wᵀ + v_b.
+
+    `moves` says what takes the look-ahead step: the head alone, or all of θ before the closed form is applied.
+    """
+    inner = Inner(model, student, imputed.detached(), c_t)
+    outputs, tangent = _head_tangent(inner, params, c_h, eta, inner_steps, head, moves)
+    return -(1.0 if eta is None else eta) * _mixed_derivative(inner, outputs, tangent)
+
+
+def last_layer_paper(
+    model: nn.Module,
+    params: Params,
+    student: Student,
+    imputed: Imputed,
+    c_h: Cost,
+    *,
+    eta: float | None,
+    inner_steps: int = 1,
+    c_t: Cost | None = None,
+    head: nn.Linear | str | None = None,
+    moves: Literal["head", "all"] = "head",
+) -> Tensor:
+    """Eq. approx to the letter: η Σ_h (Φ(x_h) − y_h) ⟨Φ^f(x_h), Φ^f(x_u)⟩, whatever the distance."""
+    inner = Inner(model, student, imputed.detached(), c_t)
+    _, tangent = _head_tangent(inner, params, c_h, eta, inner_steps, head, moves)
+    if tangent.shape != imputed.z.shape:
+        raise InputError("'last_layer_paper' needs one student output a label; use hypergradient='last_layer'")
+    return (1.0 if eta is None else eta) / len(tangent) * inner.imputed.weight.unsqueeze(1) * tangent
+
+
+def _head_tangent(
+    inner: Inner,
+    params: Params,
+    c_h: Cost,
+    eta: float | None,
+    inner_steps: int,
+    head: nn.Linear | str | None,
+    moves: Literal["head", "all"],
+) -> tuple[Tensor, Tensor]:
+    """The student's outputs, and their derivative along V = ∇_head C^H(θ*)."""
+    if inner_steps != 1:
+        raise InputError(
+            f"inner_steps={inner_steps} needs hypergradient='exact'; the last layer's closed form takes one step"
+        )
+    linear = find_head(inner.model, head)
+    weight, bias = head_names(inner.model, linear)
+    names = [weight] if bias is None else [weight, bias]
+    with inner.replayed(params):
+        features, outputs = features_and_outputs(inner.model, detached(params), linear, inner.student.inputs)
+
+    def head_cost(theta: Params) -> Tensor:
+        """C(θ, z) where only the head moves: the encoder's features are shared by θ and θ*."""
+        ahead = F.linear(features, theta[weight], None if bias is None else theta[bias])
+        cost = inner.student.cost(ahead, inner.imputed)
+        with inner.replayed(theta):
+            return cost if inner.c_t is None else cost + inner.c_t(lookahead(inner.model, theta))
+
+    theta_star = detached(params)
+    if eta is not None and moves == "head":
+        theta_star = inner_step(head_cost, params, eta=eta, wrt=names)
+    elif eta is not None:
+        theta_star = inner_step(inner.cost, params, eta=eta)
+    v = gradient(partial(inner.held_cost, c_h), theta_star, names)
+    return outputs, F.linear(features, v[weight], None if bias is None else v[bias])
+
+
+def unrolled(
+    model: nn.Module,
+    params: Params,
+    student: Student,
+    imputed: Imputed,
+    c_h: Cost,
+    *,
+    eta: float | None,
+    inner_steps: int = 1,
+    c_t: Cost | None = None,
+    head: nn.Linear | str | None = None,
+) -> Tensor:
+    """The oracle: automatic differentiation through the inner steps, graph and all. Slow; for tests."""
+    if eta is None:
+        raise InputError("'unrolled' takes real inner steps; give it an eta")
+    z = imputed.z.detach().requires_grad_()
+    inner = Inner(model, student, Imputed(z, imputed.weight.detach()), c_t)
+    with torch.enable_grad():
+        theta = {name: p.requires_grad_() for name, p in detached(params).items()}
+        for _ in range(inner_steps):
+            grads = torch.autograd.grad(
+                inner.cost(theta), list(theta.values()), create_graph=True, materialize_grads=True
+            )
+            theta = {name: p - eta * g for (name, p), g in zip(theta.items(), grads, strict=True)}
+        (d_z,) = torch.autograd.grad(inner.held_cost(c_h, theta), z)
+    return d_z
+
+
+HYPERGRADIENTS: dict[str, Hypergradient] = {
+    "exact": exact,
+    "last_layer": last_layer,
+    "last_layer_paper": last_layer_paper,
+    "finite_difference": finite_difference,
+    "unrolled": unrolled,
+}

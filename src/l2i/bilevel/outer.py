@@ -1,0 +1,83 @@
+"""The outer step: re-impute, look ahead, and turn ∂C^H/∂z into a gradient for θ (Algorithm 1, lines 7 to 11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from l2i.batch import Imputed, Net, Params, Student
+from l2i.bilevel.hypergradient import Cost, Hypergradient, last_layer
+from l2i.bilevel.inner import detached
+from l2i.bilevel.labels import Labels, OutputLabels
+
+
+class OuterGradient(NamedTuple):
+    """What an outer step gives: a gradient for θ, and C^H(θ*) for the log."""
+
+    gradient: Params
+    c_h: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterStep:
+    """How to take ∂C^H/∂θ through the imputed labels. Usable in any loop with any `nn.Module`."""
+
+    hypergradient: Hypergradient = last_layer
+    labels: Labels = field(default_factory=OutputLabels)
+    eta: float | None = None
+    """Inner rate; None for the limit of small η."""
+    inner_steps: int = 1
+    inner_weight: float = 1.0
+    """Weight of C^U in the inner step."""
+    head: nn.Linear | str | None = None
+
+    def __call__(
+        self,
+        model: nn.Module,
+        params: Params,
+        student: Student,
+        imputed: Imputed,
+        c_h: Cost,
+        *,
+        c_t: Cost | None = None,
+        mixed_c_t: Student | None = None,
+    ) -> OuterGradient:
+        """g_outer at `params`. `imputed` comes from the live model there, with its gradient.
+
+        C^T takes part in the inner step as `c_t` or, where its targets hold z as well, as the student `mixed_c_t`.
+        """
+        seen: list[Tensor] = []
+
+        def watched(net: Net) -> Tensor:
+            seen.append(c_h(net))
+            return seen[-1]
+
+        inner = student.weighted(self.inner_weight)
+        d_z = self.hypergradient(
+            model,
+            detached(params),
+            inner if mixed_c_t is None else mixed_c_t.joined(inner),
+            imputed,
+            watched,
+            eta=self.eta,
+            inner_steps=self.inner_steps,
+            c_t=c_t,
+            head=self.head,
+        )
+        return OuterGradient(self.labels.gradient(model, params, student, imputed, d_z), seen[-1].detach())
+
+
+def norm(gradient: Params) -> Tensor:
+    """‖g‖ over all parameters, without leaving the device."""
+    size: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
+    return size
+
+
+def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:
+    """g_base + ρ · ‖g_base‖/‖g_outer‖ · g_outer: both gradients in one optimizer step, at a fixed ratio."""
+    size = norm(outer)
+    scale = torch.where(size > 0, rho * norm(base) / size, torch.zeros_like(size))
+    return {name: base[name] + scale * outer[name] for name in base}

@@ -1,0 +1,185 @@
+"""A run as data: frozen dataclasses, checked as a whole, to and from JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from l2i.data.augment import Augment
+from l2i.data.loader import Batches
+from l2i.errors import InputError
+from l2i.methods import METHODS
+from l2i.methods.base import Method
+from l2i.methods.fixmatch import FixMatch
+from l2i.models.base import Network
+from l2i.registry import load, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The data set, how much of it is labelled, and its two perturbations."""
+
+    name: str = "digits"
+    """Name of the data set."""
+    root: str | None = None
+    """Folder that holds it, where it is not embedded."""
+    num_labeled: int = 40
+    """Labelled samples; a multiple of the number of classes."""
+    num_validation: int = 100
+    """Validation samples, for choosing settings; never trained on."""
+    weak: Augment = field(default_factory=Augment)
+    """The weak view: labelled, hold-out and imputed samples."""
+    strong: Augment = field(default_factory=Augment)
+    """The strong view, where the method asks for one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """The optimizer, its schedule, and the averaged model."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    """Adam, or SGD with momentum."""
+    lr: float = 0.002
+    """Learning rate at the start."""
+    momentum: float = 0.9
+    """Momentum of SGD."""
+    nesterov: bool = False
+    """Nesterov momentum for SGD."""
+    weight_decay: float = 0.0
+    """Weight decay; 'decay' says which kind."""
+    decay: Literal["decoupled", "l2"] = "decoupled"
+    """decoupled: θ ← (1 − weight_decay)·θ once a step, whatever the rate; l2: added to the gradient."""
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    """How the rate changes: not at all, by gamma at each milestone, or as FixMatch's cosine."""
+    milestones: tuple[int, ...] = ()
+    """Steps at which the 'step' schedule lowers the rate."""
+    gamma: float = 0.1
+    """Factor of the 'step' schedule."""
+    ema_decay: float = 0.999
+    """Decay of the teacher, the average of the model; it is what is evaluated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2I:
+    """Learning to impute: the outer step."""
+
+    outer_update: Literal["off", "normalized", "paper"] = "off"
+    """off: the base method alone; normalized: one step on g_base + ρ·‖g_base‖/‖g_outer‖·g_outer; paper: Algorithm 1."""
+    rho: float = 0.3
+    """ρ, the share of the outer gradient in a normalized update."""
+    labels: Literal["output", "learnable"] = "output"
+    """Labels as the model's output (O) or as learnable parameters (L)."""
+    hypergradient: Literal["last_layer", "exact", "finite_difference", "last_layer_paper", "unrolled"] = "last_layer"
+    """How ∂C^H/∂z is taken."""
+    moves: Literal["head", "all"] = "head"
+    """What takes the look-ahead step under the last-layer rules: the head, or all parameters."""
+    head: str | None = None
+    """Name of the head within the model; its last nn.Linear by default."""
+    outer_target: Literal["soft", "method"] = "soft"
+    """What the outer step imputes: soft labels with the squared distance, or the method's own labels and distance."""
+    holdout: Literal["joint", "separate"] = "joint"
+    """Hold-out samples drawn again from the labelled ones, or 40 % of the labels of each class set aside."""
+    eta: float | None = None
+    """η, the inner rate; None for the limit of small η, where the update is normalized."""
+    eta_z: float = 1.0
+    """η_z, the step of learnable labels."""
+    inner_steps: int = 1
+    """K, steps of the look-ahead; more than one with 'exact', 'finite_difference' or 'unrolled'."""
+    inner_supervised: bool = False
+    """Whether C^T takes part in the inner step, as in the paper."""
+    inner_weight: float = 1.0
+    """Weight of C^U in the inner step; the paper leaves λ out there."""
+    outer_optimizer: Literal["shared", "own"] = "shared"
+    """paper: the second step goes through the base optimizer, or one of its own."""
+    outer_rate: float | None = None
+    """Learning rate of an outer optimizer of its own; it follows the schedule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run, whole: the same fields and seed give the same result."""
+
+    name: str = "digits"
+    """Name of the run."""
+    steps: int = 1500
+    """Training steps."""
+    seed: int = 0
+    """Seed of the split, the initial weights and every draw."""
+    out: str | None = None
+    """Run folder; runs/NAME-seedSEED by default."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
+    precision: Literal["float32", "bf16", "float64"] = "float32"
+    """Of the forwards: bf16 is autocast, with parameters and costs in float32."""
+    eval_every: int = 100
+    """Steps between evaluations; the last 2 % of the steps have 20 more."""
+    save_every: int = 500
+    """Steps between checkpoints."""
+    data: Data = field(default_factory=Data)
+    """Data set."""
+    batch: Batches = field(default_factory=Batches)
+    """Mini-batches."""
+    model: Network = field(default_factory=Network)
+    """Network."""
+    method: Method = field(default_factory=FixMatch)
+    """Method."""
+    l2i: L2I = field(default_factory=L2I)
+    """Learning to impute."""
+    optim: Optim = field(default_factory=Optim)
+    """Optimizer."""
+
+
+def replace(run: Run, **changes: Any) -> Run:
+    """The run with other fields; a dict changes fields of a section, as in steps=100, data={"num_labeled": 20}."""
+    done = {
+        name: dataclasses.replace(getattr(run, name), **value) if isinstance(value, dict) else value
+        for name, value in changes.items()
+    }
+    return dataclasses.replace(run, **done)
+
+
+def to_json(run: Run) -> dict[str, Any]:
+    """A JSON object; the method's name says which dataclass its fields are of."""
+    plain = dataclasses.asdict(run)
+    plain["method"] = {"name": run.method.name, **plain["method"]}
+    return plain
+
+
+def from_json(plain: dict[str, Any]) -> Run:
+    """The run that `to_json` wrote; a field or value that does not fit is an InputError."""
+    fields = dict(plain)
+    method = dict(fields.pop("method", {}))
+    cls = load("method", METHODS, method.pop("name", "?"))
+    return typing.cast(Run, _build(Run, {**fields, "method": _build(cls, method, "method.")}, ""))
+
+
+def _build(cls: type, plain: dict[str, Any], path: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    for name in plain:
+        if name not in known:
+            raise unknown("field", path + name, [path + k for k in known])
+    return cls(**{name: _value(hints[name], value, path + name) for name, value in plain.items()})
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    """`value` as a field of type `hint` takes it from JSON."""
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return _build(typing.cast(type, hint), value, path + ".")
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_value(options[0], item, path) for item in value)
+    if origin is types.UnionType or origin is typing.Union:
+        return None if value is None else _value(next(o for o in options if o is not type(None)), value, path)
+    if origin is Literal and value in options:
+        return value
+    if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) == (hint is bool):
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    raise InputError(
+        f"{path}={value!r} does not fit; it takes {' | '.join(map(str, options)) or getattr(hint, '__name__', hint)}"
+    )

@@ -1,0 +1,101 @@
+"""The perturbations T_η: batched, on the data's device, every random choice from the generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from l2i.data.frames import Frame
+from l2i.errors import InputError
+
+Padding = Literal["constant", "reflect"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """One view of a batch; all at their defaults leave it as it is."""
+
+    shift: int = 0
+    """Random shift of images, up to this many pixels each way: a random crop of the padded image."""
+    padding: Padding = "constant"
+    """What comes in at the edges of a shifted image: zeros, or its reflection."""
+    flip: bool = False
+    """Random horizontal flip; not for labels that tell left from right."""
+    noise: float = 0.0
+    """Standard deviation of Gaussian noise."""
+    cutout: int = 0
+    """Side of a square set to zero at a random place."""
+
+    def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, Frame | None]:
+        """The view [B, ...] and, for images, where its points went."""
+        if x.ndim != 4:
+            if self.shift or self.flip or self.cutout:
+                raise InputError("shift, flip and cutout are for images [B, C, H, W]; use noise for other data")
+            return self.perturb(x, generator), None
+        frame = Frame.translation(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype))
+        if self.shift:
+            x, moved = shift(x, self.shift, generator, self.padding)
+            frame = frame.then(moved)
+        if self.flip:
+            x, moved = flip(x, generator)
+            frame = frame.then(moved)
+        x = self.perturb(x, generator)
+        return (cutout(x, self.cutout, generator) if self.cutout else x), frame
+
+    def perturb(self, x: Tensor, generator: Generator) -> Tensor:
+        return noise(x, self.noise, generator) if self.noise else x
+
+
+def crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
+    """A window of each image; `corner` [B, 2] holds its left and top."""
+    batch, channels = x.shape[:2]
+    columns = corner[:, 0, None] + torch.arange(size[1], device=x.device)  # [B, W]
+    rows = corner[:, 1, None] + torch.arange(size[0], device=x.device)  # [B, H]
+    sample = torch.arange(batch, device=x.device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
+    return x[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def shift(x: Tensor, pixels: int, generator: Generator, padding: Padding) -> tuple[Tensor, Frame]:
+    """Each image moved by its own whole number of pixels."""
+    corner = torch.randint(2 * pixels + 1, (len(x), 2), generator=generator, device=x.device)
+    window = crop(F.pad(x, (pixels,) * 4, mode=padding), corner, (x.shape[2], x.shape[3]))
+    return window, Frame.translation((pixels - corner).to(x.dtype))
+
+
+def flip(x: Tensor, generator: Generator) -> tuple[Tensor, Frame]:
+    """Every other image, on average, mirrored left to right."""
+    turned = torch.rand(len(x), generator=generator, device=x.device) < 0.5
+    scale, offset = (
+        torch.ones(len(x), 2, device=x.device, dtype=x.dtype),
+        torch.zeros(len(x), 2, device=x.device, dtype=x.dtype),
+    )
+    scale[:, 0] -= 2 * turned.to(x.dtype)
+    offset[:, 0] += (x.shape[3] - 1) * turned.to(x.dtype)
+    return torch.where(turned.view(-1, 1, 1, 1), x.flip(3), x), Frame(scale, offset)
+
+
+def noise(x: Tensor, std: float, generator: Generator) -> Tensor:
+    """Gaussian noise."""
+    return x + std * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+
+
+def cutout(x: Tensor, side: int, generator: Generator) -> Tensor:
+    """A square of each image set to zero; its centre lies anywhere, so it may be cut by the edge."""
+    height, width = x.shape[2:]
+    y = torch.randint(height, (len(x), 1), generator=generator, device=x.device)
+    left = torch.randint(width, (len(x), 1), generator=generator, device=x.device)
+    rows = _covered(y, side, height)
+    columns = _covered(left, side, width)
+    return x.masked_fill((rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1), 0)
+
+
+def _covered(centre: Tensor, side: int, length: int) -> Tensor:
+    """Which of `length` positions lie within the square, [B, length]."""
+    first = centre - side // 2
+    position = torch.arange(length, device=centre.device)
+    return (position >= first) & (position < first + side)

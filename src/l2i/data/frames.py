@@ -1,0 +1,31 @@
+"""The geometry of landmark labels: where a point of one crop lies in another (appendix, Experiment 1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Frame(NamedTuple):
+    """An affine map a sample, p -> scale * p + offset, on points (x, y) in pixels."""
+
+    scale: Tensor  # [B, 2]
+    offset: Tensor  # [B, 2]
+
+    @staticmethod
+    def translation(offset: Tensor) -> Frame:
+        return Frame(torch.ones_like(offset), offset)
+
+    def apply(self, points: Tensor) -> Tensor:
+        """Map labels [B, 2L], laid out as x, y, x, y, …"""
+        pairs = points.view(len(points), -1, 2)  # [B, L, 2]
+        return (self.scale.unsqueeze(1) * pairs + self.offset.unsqueeze(1)).flatten(1)
+
+    def inverse(self) -> Frame:
+        return Frame(1 / self.scale, -self.offset / self.scale)
+
+    def then(self, other: Frame) -> Frame:
+        """First this map, then `other`."""
+        return Frame(other.scale * self.scale, other.scale * self.offset + other.offset)

@@ -1,0 +1,64 @@
+"""MixMatch (Berthelot et al., 2019): sharpened mean predictions, MixUp over all rows (section 3)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from l2i.batch import Batch, Imputed, Net, Student
+from l2i.methods.base import Method
+from l2i.tasks.base import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixMatch(Method):
+    """z enters both costs, since every row's target is mixed with another row's."""
+
+    name: ClassVar[str] = "mixmatch"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    mixes_labels: ClassVar[bool] = True
+
+    weight: float = 75.0
+    """λ, the weight of the unsupervised cost once ramped up."""
+    temperature: float = 0.5
+    """Sharpening of the mean prediction; 1 leaves it as it is."""
+    alpha: float = 0.75
+    """The Beta distribution of the mixing share."""
+
+    @property
+    def mix_alpha(self) -> float:
+        return self.alpha
+
+    def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
+        mean = (task.label(net(batch.unlabeled.weak)) + task.label(net(batch.unlabeled.weak2))) / 2
+        sharp = mean ** (1 / self.temperature)
+        return Imputed(sharp / sharp.sum(dim=1, keepdim=True), torch.ones_like(mean[:, 0]))
+
+    def student(self, task: Task, net: Net, batch: Batch) -> Student:
+        def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
+            return task.distance(outputs, self.targets(task, batch, imputed.z)[len(batch.labeled.x) :]).mean()
+
+        return Student(self.inputs(batch)[len(batch.labeled.x) :], cost)
+
+    def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
+        def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
+            return task.loss(outputs, self.targets(task, batch, imputed.z)[: len(batch.labeled.x)])
+
+        return Student(self.inputs(batch)[: len(batch.labeled.x)], cost)
+
+    def inputs(self, batch: Batch) -> Tensor:
+        """The labelled rows and both views of the unlabelled ones, mixed."""
+        return mixed(torch.cat([batch.labeled.x, batch.unlabeled.weak, batch.unlabeled.weak2]), batch)
+
+    def targets(self, task: Task, batch: Batch, z: Tensor) -> Tensor:
+        """Their labels, mixed the same way."""
+        return mixed(torch.cat([task.target(batch.labeled.y).to(z.dtype), z, z]), batch)
+
+
+def mixed(rows: Tensor, batch: Batch) -> Tensor:
+    """Each row with its partner's, its own share being the larger."""
+    assert batch.mix is not None
+    share = torch.maximum(batch.mix.share, 1 - batch.mix.share).to(rows.dtype)
+    share = share.view(-1, *[1] * (rows.ndim - 1))
+    return share * rows + (1 - share) * rows[batch.mix.order]

@@ -1,0 +1,7 @@
+"""The networks, by name; each is `features` followed by a linear `head`."""
+
+MODELS: dict[str, str] = {
+    "mlp": "l2i.models.mlp:mlp",
+    "conv": "l2i.models.conv:conv",
+    "wide-resnet": "l2i.models.wide_resnet:wide_resnet",
+}

@@ -1,0 +1,95 @@
+"""From a run's fields to the things it is made of: device, data, task, network, outer step."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from l2i.bilevel.hypergradient import HYPERGRADIENTS
+from l2i.bilevel.labels import Labels, LearnableLabels, OutputLabels
+from l2i.bilevel.outer import OuterStep
+from l2i.config import Run
+from l2i.data import DATASETS
+from l2i.data.split import Splits
+from l2i.errors import InputError
+from l2i.methods.base import Method
+from l2i.models import MODELS
+from l2i.registry import load
+from l2i.tasks import Classification, Regression, Task
+
+
+def pick_device(name: str) -> torch.device:
+    """The device named, or for 'auto' the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device='{name}' is not a device; use cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"device='{name}' asks for a GPU and this machine has none that torch can use; use cpu or auto"
+        )
+    return device
+
+
+def dtype_of(run: Run) -> torch.dtype:
+    """The type of parameters and data; bf16 is for forwards alone."""
+    return torch.float64 if run.precision == "float64" else torch.float32
+
+
+def load_splits(run: Run) -> Splits:
+    """The data set of the run, split by its seed."""
+    data_set = load("data set", DATASETS, run.data.name)
+    splits: Splits = data_set(
+        root=run.data.root,
+        num_labeled=run.data.num_labeled,
+        num_validation=run.data.num_validation,
+        holdout=run.l2i.holdout if run.l2i.outer_update != "off" else "joint",
+        seed=run.seed,
+    )
+    return splits
+
+
+def make_task(splits: Splits, method: Method) -> Task:
+    """Classification or regression, as the labels are."""
+    task: Task
+    if splits.classes is not None:
+        task = Classification(outputs=splits.classes)
+    else:
+        task = Regression.standardized(splits.labeled.y)
+    if task.kind not in method.tasks:
+        raise InputError(f"{method.name} is for {' and '.join(method.tasks)}, and these labels ask for {task.kind}")
+    return task
+
+
+def build_model(run: Run, splits: Splits, task: Task) -> nn.Module:
+    """The network of the run, its weights drawn by its seed."""
+    make = load("model", MODELS, run.model.name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        model: nn.Module = make(tuple(splits.labeled.x.shape[1:]), task.outputs, run.model)
+    return model
+
+
+def make_outer(run: Run, task: Task) -> OuterStep | None:
+    """The outer step that the run asks for."""
+    l2i = run.l2i
+    if l2i.outer_update == "off":
+        return None
+    hypergradient = HYPERGRADIENTS[l2i.hypergradient]
+    if l2i.hypergradient.startswith("last_layer"):
+        hypergradient = partial(hypergradient, moves=l2i.moves)  # type: ignore[call-arg]
+    labels: Labels = OutputLabels()
+    if l2i.labels == "learnable":
+        labels = LearnableLabels(l2i.eta_z, l2i.outer_update == "normalized", task.logits, task.label)
+    return OuterStep(
+        hypergradient=hypergradient,
+        labels=labels,
+        eta=l2i.eta,
+        inner_steps=l2i.inner_steps,
+        inner_weight=l2i.inner_weight,
+        head=f"model.{l2i.head}" if l2i.head and run.precision == "bf16" else l2i.head,
+    )

@@ -1,0 +1,55 @@
+"""What a run measures between two evaluations, kept on the device and read when it is logged."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from l2i.batch import Params
+from l2i.errors import NonFiniteCost
+
+NAMES = ("c_t", "c_u", "c_h", "gradient", "outer_ratio", "outer_ratio_raw")
+
+
+class Meter:
+    """Means since the last reading, and for each value the first step at which it was not a number."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.total = torch.zeros(len(NAMES), dtype=torch.float64, device=device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self.first_bad = torch.full((len(NAMES),), -1, device=device)
+
+    def add(self, values: dict[str, Tensor], step: int) -> None:
+        """Take in a step's values; nothing leaves the device."""
+        row = torch.stack([values[name].detach().double() for name in NAMES])
+        self.total += row
+        self.count += 1
+        self.first_bad = torch.where((self.first_bad < 0) & ~row.isfinite(), step, self.first_bad)
+
+    def check(self) -> None:
+        """Raise if any value has stopped being a number, naming the first step and value."""
+        bad = [(step, name) for name, step in zip(NAMES, self.first_bad.tolist(), strict=True) if step >= 0]
+        if bad:
+            step, name = min(bad, key=lambda pair: (pair[0], NAMES.index(pair[1])))
+            raise NonFiniteCost(
+                f"{name} is not finite from step {step} on; the last good checkpoint is kept: "
+                "lower optim.lr (or l2i.eta, l2i.rho), or look at the data for values that are not numbers"
+            )
+
+    def read(self) -> dict[str, float]:
+        """The means, and a new start; values that were never taken are left out."""
+        count = max(1, int(self.count))
+        means = dict(zip(NAMES, (self.total / count).tolist(), strict=True))
+        self.total.zero_()
+        self.count.zero_()
+        assert all(math.isfinite(value) for value in means.values())
+        return means
+
+    def state(self) -> Params:
+        return {"total": self.total, "count": self.count, "first_bad": self.first_bad}
+
+    def load(self, tensors: Params) -> None:
+        for name, mine in self.state().items():
+            mine.copy_(tensors[name])

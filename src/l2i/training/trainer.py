@@ -1,0 +1,163 @@
+"""The trainer: Algorithm 1, with any method, task and network."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from l2i.batch import Batch, Net, Params, Student
+from l2i.bilevel.inner import lookahead, trainable
+from l2i.bilevel.outer import OuterGradient, OuterStep, norm, normalized_sum
+from l2i.config import Run
+from l2i.data.loader import Loader
+from l2i.data.split import Splits
+from l2i.methods.base import Costs, Method
+from l2i.methods.pi_model import PiModel
+from l2i.training.build import build_model, dtype_of, load_splits, make_outer, make_task, pick_device
+from l2i.training.ema import Teacher
+from l2i.training.meter import Meter
+from l2i.training.optim import Stepper
+from l2i.training.precision import Autocast
+from l2i.validate import validate
+
+
+class BaseGradient(NamedTuple):
+    """What the base step gives: its costs, and the gradient of C^T + λ C^U."""
+
+    costs: Costs
+    gradient: Params
+
+
+class Trainer:
+    """The state of a run, and its steps. `splits` and `model` may be your own."""
+
+    def __init__(self, run: Run, *, splits: Splits | None = None, model: nn.Module | None = None) -> None:
+        validate(run)
+        self.run = run
+        self.device, dtype = pick_device(run.device), dtype_of(run)
+        self.splits = (load_splits(run) if splits is None else splits).to(self.device, dtype)
+        self.task = make_task(self.splits, run.method)
+        self.model = (build_model(run, self.splits, self.task) if model is None else model).to(self.device, dtype)
+        self.teacher = Teacher(self.model, run.optim.ema_decay)
+        self.network, teacher = self.at_precision(self.model), self.at_precision(self.teacher.model)
+        self.imputer = {"model": self.network, "teacher": teacher}[run.method.imputer]
+        self.params = trainable(self.network)
+        self.optimizer = self.outer_optimizer = Stepper(self.params, run.optim, steps=run.steps)
+        if run.l2i.outer_optimizer == "own":
+            self.outer_optimizer = Stepper(self.params, run.optim, steps=run.steps, lr=run.l2i.outer_rate)
+        self.outer = make_outer(run, self.task)
+        soft = PiModel(student_view=run.method.student_view)
+        self.outer_method: Method = soft if run.l2i.outer_target == "soft" else run.method
+        self.loader = Loader(
+            self.splits,
+            self.task,
+            run.method,
+            sizes=run.batch,
+            weak=run.data.weak,
+            strong=run.data.strong,
+            seed=run.seed,
+            holdout=self.outer is not None,
+        )
+        self.meter = Meter(self.device)
+
+    def at_precision(self, model: nn.Module) -> nn.Module:
+        return Autocast(model) if self.run.precision == "bf16" else model
+
+    def step(self, t: int) -> None:
+        """One pass of Algorithm 1's loop; the comments give its lines."""
+        batch = self.loader.draw(t)  # 3
+        base = self.base_gradient(batch, t)  # 4, 5
+        outer = None
+        self.optimizer.decay()
+        if self.outer is None:
+            self.optimizer(base.gradient, t)  # 6
+        elif self.run.l2i.outer_update == "normalized":
+            outer = self.outer_gradient(self.outer, batch)  # 7 to 10, at the same θ
+            self.optimizer(normalized_sum(base.gradient, outer.gradient, rho=self.run.l2i.rho), t)  # 6 and 11 in one
+        else:
+            self.optimizer(base.gradient, t)  # 6: θ becomes θ̂
+            outer = self.outer_gradient(self.outer, batch)  # 7 to 10, at θ̂
+            self.outer_optimizer(outer.gradient, t)  # 11
+        self.teacher.update(self.model, t)
+        self.meter.add(self.measured(base, outer), t)
+
+    def base_gradient(self, batch: Batch, t: int) -> BaseGradient:
+        """The gradient of C^T + λ C^U(Z), with labels imputed at θ (or by the teacher)."""
+        method = self.run.method
+        imputer = lookahead(self.imputer, dict(self.imputer.named_parameters()))
+        costs = method.costs(self.task, self.network, imputer, batch)
+        total = costs.c_t + method.weight_at(t) * costs.c_u
+        grads = torch.autograd.grad(total, list(self.params.values()), materialize_grads=True)
+        return BaseGradient(costs, dict(zip(self.params, grads, strict=True)))
+
+    def outer_gradient(self, outer: OuterStep, batch: Batch) -> OuterGradient:
+        """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""
+        method, task, held = self.outer_method, self.task, batch.holdout
+        assert held is not None
+        net = lookahead(self.network, self.params)
+        imputed = method.impute(task, net, batch)
+        student = method.student(task, net, batch)
+
+        def c_h(net: Net) -> Tensor:
+            return task.loss(net(held.x), held.y)
+
+        if not self.run.l2i.inner_supervised:
+            return outer(self.network, self.params, student, imputed, c_h)
+        supervised: Student = method.supervised(task, net, batch)
+        if method.mixes_labels:
+            return outer(self.network, self.params, student, imputed, c_h, mixed_c_t=supervised)
+        fixed = imputed.detached()
+        return outer(self.network, self.params, student, imputed, c_h, c_t=lambda net: supervised.evaluate(net, fixed))
+
+    def measured(self, base: BaseGradient, outer: OuterGradient | None) -> dict[str, Tensor]:
+        """The step's figures, still on the device."""
+        size, none = norm(base.gradient), torch.zeros_like(base.costs.c_t)
+        raw = none if outer is None else torch.where(size > 0, norm(outer.gradient) / size, none)
+        realised = raw if self.run.l2i.outer_update == "paper" else torch.where(raw > 0, self.run.l2i.rho, none)
+        return {
+            "c_t": base.costs.c_t,
+            "c_u": base.costs.c_u,
+            "c_h": none if outer is None else outer.c_h,
+            "gradient": size,
+            "outer_ratio": realised,
+            "outer_ratio_raw": raw,
+        }
+
+    def state(self) -> Params:
+        """Everything that the next step depends on, as named tensors."""
+        parts = {
+            "model": self.model.state_dict(),
+            "teacher": self.teacher.model.state_dict(),
+            "optimizer": self.optimizer.state(),
+            "outer_optimizer": {} if self.outer_optimizer is self.optimizer else self.outer_optimizer.state(),
+            "meter": self.meter.state(),
+            "generator": self.generators(),
+        }
+        return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+    def load(self, tensors: Params) -> None:
+        """Go back to a state that `state` gave."""
+
+        def part(name: str) -> Params:
+            return {key.removeprefix(name + "."): t for key, t in tensors.items() if key.startswith(name + ".")}
+
+        self.model.load_state_dict(part("model"))
+        self.teacher.model.load_state_dict(part("teacher"))
+        self.optimizer.load(part("optimizer"))
+        if self.outer_optimizer is not self.optimizer:
+            self.outer_optimizer.load(part("outer_optimizer"))
+        self.meter.load(part("meter"))
+        generators = part("generator")
+        self.loader.generator.set_state(generators["loader"])
+        torch.set_rng_state(generators["torch"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(generators["cuda"], self.device)
+
+    def generators(self) -> Params:
+        """The loader's generator, and those that dropout draws from."""
+        states = {"loader": self.loader.generator.get_state(), "torch": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.device)
+        return states

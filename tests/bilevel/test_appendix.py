@@ -1,4 +1,4 @@
-"""The paper's appendix: one-layer logistic and linear regression, in closed form. Sums there, means here: / (|H| |U|)."""
+"""The appendix: one-layer logistic and linear regression in closed form. Sums there, means here: / (|H| |U|)."""
 
 import pytest
 import torch

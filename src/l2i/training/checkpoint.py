@@ -1,0 +1,62 @@
+"""Checkpoints: tensors as safetensors with the rest as JSON beside them in one file, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from l2i.batch import Params
+from l2i.errors import InputError
+
+KEEP = 2
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write `content` so that a reader, or a crash, sees all of it or nothing."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any]) -> None:
+    """Save the state after `step` steps; older checkpoints than the one before it go."""
+    folder.mkdir(exist_ok=True)
+    content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"json": json.dumps(meta)})
+    write_whole(folder / f"{step:010d}.safetensors", content)
+    for old in checkpoints(folder)[:-KEEP]:
+        old.unlink()
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Those there are, oldest first."""
+    return sorted(folder.glob("*.safetensors"))
+
+
+def load_checkpoint(path: Path) -> tuple[Params, dict[str, Any]] | None:
+    """Its tensors and the rest, or None where the file is damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            return tensors, json.loads(file.metadata()["json"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def newest_whole(folder: Path) -> tuple[Params, dict[str, Any]]:
+    """The newest checkpoint that can be read; raises where none can."""
+    for path in reversed(checkpoints(folder)):
+        loaded = load_checkpoint(path)
+        if loaded is not None:
+            return loaded
+    raise InputError(
+        f"no whole checkpoint is left in {folder}, so the run cannot go on; "
+        "give another --out, or remove the run folder to start again"
+    )

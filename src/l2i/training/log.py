@@ -1,0 +1,101 @@
+"""What a run tells: metrics.jsonl, TensorBoard events, and a progress bar with rate, costs and time left."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from l2i.errors import InputError
+
+EVERY = 5.0  # seconds between lines where there is no terminal to draw a bar on
+
+Row = dict[str, float | int | None]
+
+
+class Metrics:
+    """One JSON object an evaluation. Rows written after the last checkpoint are dropped when a run goes on."""
+
+    def __init__(self, folder: Path, *, size: int) -> None:
+        path = folder / "metrics.jsonl"
+        if size > (path.stat().st_size if path.exists() else 0):
+            raise InputError(f"{path} is shorter than the checkpoint says; restore it, or give another --out")
+        self.file = path.open("ab")
+        self.file.truncate(size)
+        self.rows: list[Row] = [json.loads(line) for line in path.read_bytes().splitlines()]
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        self.file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+        self.file.flush()
+
+    def size(self) -> int:
+        """How long the file is, surely on disk."""
+        os.fsync(self.file.fileno())
+        return os.fstat(self.file.fileno()).st_size
+
+
+class Events:
+    """The same rows for TensorBoard."""
+
+    def __init__(self, folder: Path, *, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+
+        self.writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
+
+    def add(self, row: Row) -> None:
+        for name, value in row.items():
+            if name != "step" and value is not None:
+                self.writer.add_scalar(name, value, row["step"])
+
+
+class Bar:
+    """A progress bar on a terminal; elsewhere a line every few seconds."""
+
+    def __init__(self, label: str, *, start: int, steps: int, quiet: bool) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        self.label, self.steps, self.start, self.costs = label, steps, start, ""
+        self.began = self.said = time.monotonic()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[costs]}"),
+            TimeRemainingColumn(),
+        )
+        self.progress = Progress(
+            *columns, console=self.console, transient=True, disable=quiet or not self.console.is_terminal
+        )
+        self.task = self.progress.add_task(label, total=steps, completed=start, costs="")
+
+    def advance(self, step: int) -> None:
+        self.progress.update(self.task, completed=step)
+        now = time.monotonic()
+        if now - self.said < (0.2 if self.console.is_terminal else EVERY):
+            return
+        self.said = now
+        rate = (step - self.start) / (now - self.began)
+        told = f"{rate:.0f} steps/s {self.costs}"
+        self.progress.update(self.task, costs=told)
+        if not self.console.is_terminal:
+            left = (self.steps - step) / rate
+            self.console.print(f"{self.label}: step {step} of {self.steps}, {told}, {left:.0f} s left", highlight=False)
+
+    def show(self, row: Row) -> None:
+        shown = {name: row[name] for name in ("c_t", "c_u", "c_h", "test") if row.get(name) is not None}
+        self.costs = " ".join(f"{name} {value:.3g}" for name, value in shown.items())
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()

@@ -1,0 +1,125 @@
+"""A run from start to finish: its folder, its steps, evaluations and checkpoints, and going on where it was cut."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from l2i.config import Run
+from l2i.errors import Stopped
+from l2i.training import folder as folders
+from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
+from l2i.training.evaluate import DEFINITION, SHORT, SHORT_DEFINITION, evaluate, evaluation_steps, final_figure
+from l2i.training.folder import Result
+from l2i.training.log import Bar, Events, Metrics, Row
+from l2i.training.signals import StopRequest
+from l2i.training.trainer import Trainer
+
+
+def train(run: Run, *, quiet: bool = False) -> Result:
+    """Train, or go on with, `run` in its folder, and return what it came to. A run that is done is not done again."""
+    folder = folders.folder_of(run)
+    trainer = (
+        None if (folder / "result.json").exists() else Trainer(run)
+    )  # wrong input is found before anything is written
+    folders.claim(folder, run)
+    done = folders.read_result(folder)
+    if done is not None or trainer is None:
+        assert done is not None
+        return done
+    devices = [trainer.device] if trainer.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(run.seed)
+        result = Training(trainer, folder, quiet=quiet).finish()
+    folders.write_result(folder, result)
+    return result
+
+
+class Training:
+    """The loop around a trainer's steps."""
+
+    def __init__(self, trainer: Trainer, folder: Path, *, quiet: bool) -> None:
+        self.trainer, self.run, self.folder, self.quiet = trainer, trainer.run, folder, quiet
+        self.start, self.earlier, size = 0, 0.0, 0
+        self.saved = folder / "checkpoints"
+        if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
+            tensors, meta = newest_whole(self.saved)
+            trainer.load(tensors)
+            self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
+        self.began = time.monotonic()
+        if self.start == 0:
+            save_checkpoint(self.saved, 0, trainer.state(), {"step": 0, "seconds": 0.0, "metrics_size": 0})
+        self.metrics = Metrics(folder, size=size)
+        self.events = Events(folder, step=self.start)
+
+    def finish(self) -> Result:
+        """Take the steps that are left."""
+        label = f"{self.run.name} seed {self.run.seed}"
+        evaluations = evaluation_steps(self.run.steps, self.run.eval_every)
+        with StopRequest() as stop, Bar(label, start=self.start, steps=self.run.steps, quiet=self.quiet) as bar:
+            if self.start:
+                bar.console.print(f"{self.folder}: resuming from step {self.start}", highlight=False)
+            for t in range(self.start, self.run.steps):
+                self.trainer.step(t)
+                if t + 1 in evaluations:
+                    bar.show(self.evaluate(t + 1))
+                if (t + 1) % self.run.save_every == 0 or t + 1 == self.run.steps or stop.received:
+                    self.save(t + 1)
+                if stop.received:
+                    raise Stopped(stop.received, f"stopped at step {t + 1}; the same command goes on from there")
+                bar.advance(t + 1)
+        return self.result()
+
+    def seconds(self) -> float:
+        return self.earlier + time.monotonic() - self.began
+
+    def evaluate(self, step: int) -> Row:
+        """A row of metrics: means since the last row, and the averaged model on validation and test samples."""
+        trainer, splits = self.trainer, self.trainer.splits
+        trainer.meter.check()
+        means = trainer.meter.read()
+        has_outer = trainer.outer is not None
+        model = trainer.at_precision(trainer.teacher.model)
+        row: Row = {
+            "step": step,
+            "c_t": means["c_t"],
+            "c_u": means["c_u"],
+            "c_h": means["c_h"] if has_outer else None,
+            "weight": self.run.method.weight_at(step - 1),
+            "gradient": means["gradient"],
+            "outer_ratio": means["outer_ratio"] if has_outer else None,
+            "outer_ratio_raw": means["outer_ratio_raw"] if has_outer else None,
+            "lr": trainer.optimizer.rate(step - 1),
+            "validation": evaluate(model, splits.validation, trainer.task) if len(splits.validation.x) else None,
+            "test": evaluate(model, splits.test, trainer.task),
+        }
+        self.metrics.add(row)
+        self.events.add(row)
+        return row
+
+    def save(self, step: int) -> None:
+        """A checkpoint of a state that is known to be good."""
+        self.trainer.meter.check()
+        meta = {"step": step, "seconds": self.seconds(), "metrics_size": self.metrics.size()}
+        save_checkpoint(self.saved, step, self.trainer.state(), meta)
+
+    def result(self) -> Result:
+        run, task = self.run, self.trainer.task
+        curves = {
+            name: {int(row["step"] or 0): float(row[name] or 0) for row in self.metrics.rows if row[name] is not None}
+            for name in ("test", "validation")
+        }
+        return Result(
+            name=run.name,
+            figure=final_figure(curves["test"], run.steps),
+            figure_name=task.figure_name,
+            definition=SHORT_DEFINITION if run.steps < SHORT else DEFINITION,
+            validation=final_figure(curves["validation"], run.steps) if curves["validation"] else None,
+            seed=run.seed,
+            steps=run.steps,
+            seconds=self.seconds(),
+            versions=folders.versions(),
+            hardware=folders.hardware(self.trainer.device),
+        )

@@ -11,7 +11,7 @@ from l2i.config import Run
 from l2i.errors import Stopped
 from l2i.training import folder as folders
 from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
-from l2i.training.evaluate import DEFINITION, SHORT, SHORT_DEFINITION, evaluate, evaluation_steps, final_figure
+from l2i.training.evaluate import DEFINITION, SHORT, SHORT_DEFINITION, evaluation_steps, final_figure
 from l2i.training.folder import Result
 from l2i.training.log import Bar, Events, Metrics, Row
 from l2i.training.signals import StopRequest
@@ -21,20 +21,34 @@ from l2i.training.trainer import Trainer
 def train(run: Run, *, quiet: bool = False) -> Result:
     """Train, or go on with, `run` in its folder, and return what it came to. A run that is done is not done again."""
     folder = folders.folder_of(run)
-    trainer = (
-        None if (folder / "result.json").exists() else Trainer(run)
-    )  # wrong input is found before anything is written
-    folders.claim(folder, run)
     done = folders.read_result(folder)
-    if done is not None or trainer is None:
-        assert done is not None
+    if done is not None:
+        folders.claim(folder, run)
         return done
+    trainer = Trainer(run)  # wrong input is found here, before anything is written
+    folders.claim(folder, run)
     devices = [trainer.device] if trainer.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(run.seed)
         result = Training(trainer, folder, quiet=quiet).finish()
     folders.write_result(folder, result)
     return result
+
+
+def evaluate_run(folder: Path) -> dict[str, float | int | str | None]:
+    """The averaged model of the newest checkpoint in a run folder, on validation and test samples."""
+    run = folders.read_run(folder)
+    trainer = Trainer(run)
+    tensors, meta = newest_whole(folder / "checkpoints")
+    with torch.random.fork_rng():
+        trainer.load(tensors)
+    return {
+        "name": run.name,
+        "seed": run.seed,
+        "step": meta["step"],
+        "figure": trainer.task.figure_name,
+        **trainer.figures(),
+    }
 
 
 class Training:
@@ -48,11 +62,11 @@ class Training:
             tensors, meta = newest_whole(self.saved)
             trainer.load(tensors)
             self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
-        self.began = time.monotonic()
         if self.start == 0:
             save_checkpoint(self.saved, 0, trainer.state(), {"step": 0, "seconds": 0.0, "metrics_size": 0})
         self.metrics = Metrics(folder, size=size)
         self.events = Events(folder, step=self.start)
+        self.began = time.monotonic()
 
     def finish(self) -> Result:
         """Take the steps that are left."""
@@ -77,11 +91,10 @@ class Training:
 
     def evaluate(self, step: int) -> Row:
         """A row of metrics: means since the last row, and the averaged model on validation and test samples."""
-        trainer, splits = self.trainer, self.trainer.splits
+        trainer = self.trainer
         trainer.meter.check()
         means = trainer.meter.read()
         has_outer = trainer.outer is not None
-        model = trainer.at_precision(trainer.teacher.model)
         row: Row = {
             "step": step,
             "c_t": means["c_t"],
@@ -92,8 +105,7 @@ class Training:
             "outer_ratio": means["outer_ratio"] if has_outer else None,
             "outer_ratio_raw": means["outer_ratio_raw"] if has_outer else None,
             "lr": trainer.optimizer.rate(step - 1),
-            "validation": evaluate(model, splits.validation, trainer.task) if len(splits.validation.x) else None,
-            "test": evaluate(model, splits.test, trainer.task),
+            **trainer.figures(),
         }
         self.metrics.add(row)
         self.events.add(row)

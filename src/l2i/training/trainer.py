@@ -17,6 +17,7 @@ from l2i.methods.base import Costs, Method
 from l2i.methods.pi_model import PiModel
 from l2i.training.build import build_model, dtype_of, load_splits, make_outer, make_task, pick_device
 from l2i.training.ema import Teacher
+from l2i.training.evaluate import evaluate
 from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast
@@ -70,7 +71,6 @@ class Trainer:
         batch = self.loader.draw(t)  # 3
         base = self.base_gradient(batch, t)  # 4, 5
         outer = None
-        self.optimizer.decay()
         if self.outer is None:
             self.optimizer(base.gradient, t)  # 6
         elif self.run.l2i.outer_update == "normalized":
@@ -80,6 +80,7 @@ class Trainer:
             self.optimizer(base.gradient, t)  # 6: θ becomes θ̂
             outer = self.outer_gradient(self.outer, batch)  # 7 to 10, at θ̂
             self.outer_optimizer(outer.gradient, t)  # 11
+        self.optimizer.decay()
         self.teacher.update(self.model, t)
         self.meter.add(self.measured(base, outer), t)
 
@@ -124,6 +125,12 @@ class Trainer:
             "outer_ratio": realised,
             "outer_ratio_raw": raw,
         }
+
+    def figures(self) -> dict[str, float | None]:
+        """The averaged model's figure on the validation and test samples."""
+        model = self.at_precision(self.teacher.model)
+        sets = {"validation": self.splits.validation, "test": self.splits.test}
+        return {name: evaluate(model, s, self.task) if len(s.x) else None for name, s in sets.items()}
 
     def state(self) -> Params:
         """Everything that the next step depends on, as named tensors."""

@@ -1,0 +1,169 @@
+"""The command line: `l2i list | train | compare | evaluate`. Heavy imports happen in the command that needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from l2i.errors import InputError, NonFiniteCost, Stopped
+from l2i.registry import unknown
+
+T = TypeVar("T")
+
+USAGE = """\
+usage: l2i COMMAND …
+
+  list                                methods, models, data sets and recipes, one a line
+  train RECIPE [--field value …]      one run, in runs/NAME; the same command goes on with it if it was cut
+  compare TABLE [--seeds N] [--cells] baseline against L2I on the same splits
+  evaluate RUN                        the averaged model of a run folder, on its test samples
+
+'l2i COMMAND --help' tells more; 'l2i train RECIPE --help' shows every field.
+Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after saving."""
+
+
+def main() -> None:
+    """Run a command and leave with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; what goes wrong is one line on stderr."""
+    try:
+        return dispatch(list(arguments))
+    except InputError as error:
+        return tell(error, 2)
+    except NonFiniteCost as error:
+        return tell(error, 1)
+    except Stopped as error:
+        return tell(error, error.exit_code)
+    except KeyboardInterrupt:
+        return tell("stopped", 130)
+
+
+def tell(message: object, exit_code: int) -> int:
+    """One line on stderr."""
+    print(f"l2i: {message}", file=sys.stderr)
+    return exit_code
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Hand the arguments to their command."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from l2i import __version__
+
+        print(__version__)
+        return 0
+    if arguments[0] not in COMMANDS:
+        raise unknown("command", arguments[0], list(COMMANDS))
+    return COMMANDS[arguments[0]](arguments[1:])
+
+
+def list_names(arguments: list[str]) -> int:
+    """Everything that has a name."""
+    from l2i import recipes
+    from l2i.data import DATASETS
+    from l2i.methods import METHODS
+    from l2i.models import MODELS
+
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise InputError(f"'l2i list' takes no arguments, and was given '{arguments[0]}'; leave it out")
+    kinds = {"methods": METHODS, "models": MODELS, "data sets": DATASETS, "recipes": recipes.names()}
+    for kind, names in kinds.items():
+        print(f"# {kind}", *names, sep="\n")
+    return 0
+
+
+def train(arguments: list[str]) -> int:
+    """One run."""
+    from l2i import recipes
+
+    name, rest = positional(arguments, "train", "RECIPE", "a recipe", recipes.names())
+    default = recipes.get(name)
+    chosen = parsed(type(default), rest, f"l2i train {name}", default)
+
+    from l2i.training.folder import folder_of
+    from l2i.training.run import train as train_run
+
+    print(train_run(chosen))
+    print(f"in {folder_of(chosen)}")
+    return 0
+
+
+def compare(arguments: list[str]) -> int:
+    """A table."""
+    from l2i import recipes
+
+    name, rest = positional(arguments, "compare", "TABLE", "a table", list(recipes.TABLES))
+    recipes.table(name)
+
+    from l2i.compare import Options, report
+    from l2i.compare import compare as compare_cells
+
+    options = parsed(Options, rest, f"l2i compare {name}", Options())
+    report(name, compare_cells(name, options), options)
+    return 0
+
+
+def evaluate(arguments: list[str]) -> int:
+    """A run folder."""
+    name, rest = positional(arguments, "evaluate", "RUN", "a run folder", [])
+    if rest:
+        raise InputError(f"'l2i evaluate RUN' takes a run folder alone, and was given '{rest[0]}' too; leave it out")
+    from l2i.training.run import evaluate_run
+
+    print(json.dumps(evaluate_run(Path(name)), indent=2))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "list": list_names,
+    "train": train,
+    "compare": compare,
+    "evaluate": evaluate,
+}
+
+
+def positional(arguments: list[str], command: str, word: str, what: str, known: list[str]) -> tuple[str, list[str]]:
+    """The first argument, a name, and the rest."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        listed = "".join(f"\n  {name}" for name in known)
+        print(f"usage: l2i {command} {word} …\n\n'l2i {command} {word} --help' shows its fields.{listed}")
+        sys.exit(0)
+    if not arguments or arguments[0].startswith("-"):
+        example = f", such as '{known[0]}'" if known else ""
+        raise InputError(f"'l2i {command}' needs {what}{example}: l2i {command} {word} …")
+    return arguments[0], arguments[1:]
+
+
+def parsed(cls: type[T], arguments: list[str], prog: str, default: T) -> T:
+    """`default` with the fields that the arguments override; what does not fit is an InputError."""
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(cls, args=arguments, prog=prog, default=default)
+    except SystemExit as leave:
+        if not leave.code:
+            raise
+        raise InputError(one_line(said.getvalue(), prog)) from None
+
+
+def one_line(box: str, prog: str) -> str:
+    """The command-line library explains itself in a box of several lines; this is what it says."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    inside = [line.strip("│ \n") for line in plain.splitlines() if line.startswith("│")]
+    rule = next((i for i, line in enumerate(inside) if line.startswith("──")), len(inside))
+    near: list[Any] = [word for line in inside[rule:] for word in line.split()[:1] if word.startswith("--")]
+    hint = f"; perhaps you meant {near[0]}" if near and "nrecognized" in box else ""
+    return f"{' '.join(inside[:rule]) or plain.strip()}{hint} ('{prog} --help' shows all)"

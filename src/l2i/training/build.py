@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from l2i.bilevel.head import find_head
 from l2i.bilevel.hypergradient import HYPERGRADIENTS
 from l2i.bilevel.labels import Labels, LearnableLabels, OutputLabels
 from l2i.bilevel.outer import OuterStep
@@ -74,13 +75,15 @@ def build_model(run: Run, splits: Splits, task: Task) -> nn.Module:
     return model
 
 
-def make_outer(run: Run, task: Task) -> OuterStep | None:
+def make_outer(run: Run, task: Task, network: nn.Module) -> OuterStep | None:
     """The outer step that the run asks for."""
     l2i = run.l2i
     if l2i.outer_update == "off":
         return None
     hypergradient = HYPERGRADIENTS[l2i.hypergradient]
+    head = f"model.{l2i.head}" if l2i.head and run.precision == "bf16" else l2i.head
     if l2i.hypergradient.startswith("last_layer"):
+        find_head(network, head)  # a wrong name is found before the first step
         hypergradient = partial(hypergradient, moves=l2i.moves)  # type: ignore[call-arg]
     labels: Labels = OutputLabels()
     if l2i.labels == "learnable":
@@ -91,5 +94,5 @@ def make_outer(run: Run, task: Task) -> OuterStep | None:
         eta=l2i.eta,
         inner_steps=l2i.inner_steps,
         inner_weight=l2i.inner_weight,
-        head=f"model.{l2i.head}" if l2i.head and run.precision == "bf16" else l2i.head,
+        head=head,
     )

@@ -48,7 +48,7 @@ class Trainer:
         self.optimizer = self.outer_optimizer = Stepper(self.params, run.optim, steps=run.steps)
         if run.l2i.outer_optimizer == "own":
             self.outer_optimizer = Stepper(self.params, run.optim, steps=run.steps, lr=run.l2i.outer_rate)
-        self.outer = make_outer(run, self.task)
+        self.outer = make_outer(run, self.task, self.network)
         soft = PiModel(student_view=run.method.student_view)
         self.outer_method: Method = soft if run.l2i.outer_target == "soft" else run.method
         self.loader = Loader(

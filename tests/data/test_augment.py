@@ -1,0 +1,86 @@
+import pytest
+import torch
+
+from l2i.data.augment import Augment, cutout, flip, noise, shift
+from l2i.errors import InputError
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def dots(count: int = 64, size: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images with one bright pixel, and where it is, as (x, y)."""
+    place = torch.randint(2, size - 2, (count, 2))
+    images = torch.zeros(count, 1, size, size)
+    images[torch.arange(count), 0, place[:, 1], place[:, 0]] = 1.0
+    return images, place.float()
+
+
+def brightest(images: torch.Tensor) -> torch.Tensor:
+    at = images.flatten(1).argmax(dim=1)
+    return torch.stack([at % images.shape[3], at // images.shape[3]], dim=1).float()
+
+
+@pytest.mark.parametrize("augment", [Augment(shift=2), Augment(flip=True), Augment(shift=2, flip=True)])
+def test_the_frame_says_where_each_point_went(augment: Augment) -> None:
+    images, place = dots()
+    view, frame = augment(images, generator())
+    assert frame is not None
+    assert torch.equal(frame.apply(place), brightest(view))
+    assert not torch.equal(view, images)
+
+
+def test_shift_is_a_crop_of_the_padded_image() -> None:
+    images = torch.randn(8, 3, 5, 5)
+    for padding in ("constant", "reflect"):
+        view, frame = shift(images, 2, generator(), padding)
+        padded = torch.nn.functional.pad(images, (2, 2, 2, 2), mode=padding)
+        for i in range(8):
+            left, top = (2 - frame.offset[i]).int().tolist()
+            assert torch.equal(view[i], padded[i, :, top : top + 5, left : left + 5])
+
+
+def test_shift_reaches_every_offset() -> None:
+    _, frame = shift(torch.zeros(500, 1, 4, 4), 1, generator(), "constant")
+    assert {tuple(pair) for pair in frame.offset.tolist()} == {(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)}
+
+
+def test_flip_turns_about_half_of_the_images() -> None:
+    images = torch.randn(1000, 1, 3, 3)
+    view, _ = flip(images, generator())
+    turned = (view == images.flip(3)).flatten(1).all(dim=1)
+    assert 400 < int(turned.sum()) < 600
+    assert torch.equal(view[~turned], images[~turned])
+
+
+def test_noise_has_the_spread_asked_for() -> None:
+    noisy = noise(torch.zeros(100, 1, 20, 20), 0.3, generator())
+    assert float(noisy.std()) == pytest.approx(0.3, rel=0.02)
+    assert abs(float(noisy.mean())) < 0.01
+
+
+def test_cutout_blanks_one_square_within_the_image() -> None:
+    blank = cutout(torch.ones(200, 2, 8, 8), 3, generator()) == 0
+    assert torch.equal(blank[:, 0], blank[:, 1])
+    area = blank[:, 0].sum(dim=(1, 2))
+    assert int(area.max()) == 9
+    assert int(area.min()) >= 4  # cut by a corner
+
+
+def test_defaults_leave_samples_as_they_are() -> None:
+    for samples in (torch.randn(4, 1, 8, 8), torch.randn(4, 7)):
+        assert torch.equal(Augment()(samples, generator())[0], samples)
+
+
+def test_the_same_generator_gives_the_same_view() -> None:
+    images, augment = torch.randn(16, 1, 8, 8), Augment(shift=1, flip=True, noise=0.1, cutout=2)
+    first, again, other = (augment(images, generator(seed))[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_images_only_for_geometry() -> None:
+    with pytest.raises(InputError, match="use noise"):
+        Augment(shift=1)(torch.randn(4, 7), generator())
+    assert Augment(noise=0.1)(torch.randn(4, 7), generator())[1] is None

@@ -1,0 +1,122 @@
+import pytest
+import torch
+
+from l2i.data.augment import Augment
+from l2i.data.loader import Batches, Loader, beta_quantiles, step_seed
+from l2i.data.split import Samples, Splits
+from l2i.errors import InputError
+from l2i.tasks import Classification, Regression
+from problems import method_named
+
+
+def make_loader(
+    method: str = "fixmatch", *, seed: int = 0, holdout: bool = True, unlabeled: int = 30, **sizes: int
+) -> Loader:
+    def samples(count: int) -> Samples:
+        generator = torch.Generator().manual_seed(count)
+        return Samples(torch.randn(count, 1, 8, 8, generator=generator), torch.arange(count) % 3)
+
+    sets = {"labeled": samples(9), "unlabeled": samples(unlabeled), "holdout": samples(9)}
+    splits = Splits(**sets, validation=samples(3), test=samples(3), classes=3)
+    return Loader(
+        splits,
+        Classification(outputs=3),
+        method_named(method),
+        sizes=Batches(**{"labeled": 6, "unlabeled": 8, "holdout": 5, **sizes}),
+        weak=Augment(shift=1),
+        strong=Augment(shift=1, noise=0.5),
+        seed=seed,
+        holdout=holdout,
+    )
+
+
+def test_a_draw_depends_on_seed_and_step_alone() -> None:
+    first, later = make_loader(), make_loader()
+    for step in range(3):
+        later.draw(step)
+    assert torch.equal(first.draw(7).unlabeled.strong, later.draw(7).unlabeled.strong)
+    assert not torch.equal(first.draw(7).labeled.x, first.draw(8).labeled.x)
+    assert not torch.equal(first.draw(7).labeled.x, make_loader(seed=1).draw(7).labeled.x)
+
+
+def test_a_run_with_an_outer_step_sees_the_same_base_batch_as_one_without() -> None:
+    with_outer, without = make_loader().draw(3), make_loader(holdout=False).draw(3)
+    assert torch.equal(with_outer.labeled.x, without.labeled.x)
+    assert torch.equal(with_outer.unlabeled.strong, without.unlabeled.strong)
+    assert without.holdout is None
+
+
+def test_a_batch_has_distinct_samples_where_there_are_enough() -> None:
+    loader = make_loader()
+    for step in range(20):
+        loader.generator.manual_seed(step)
+        assert len(set(loader.pick(9, 6).tolist())) == 6
+
+
+def test_a_batch_larger_than_its_set_draws_with_replacement() -> None:
+    batch = make_loader(labeled=20).draw(0)
+    assert batch.labeled.x.shape[0] == 20
+    assert set(batch.labeled.y.tolist()) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("method", "views"), [("fixmatch", {"weak", "strong"}), ("mixmatch", {"weak", "weak2"}), ("supervised", set())]
+)
+def test_only_the_views_that_the_method_asks_for_are_drawn(method: str, views: set[str]) -> None:
+    batch = make_loader(method).draw(0)
+    assert set(batch.unlabeled.views) == views
+    assert (batch.mix is not None) == (method == "mixmatch")
+
+
+def test_mixing_permutes_all_rows() -> None:
+    mix = make_loader("mixmatch").draw(0).mix
+    assert mix is not None
+    assert sorted(mix.order.tolist()) == list(range(6 + 2 * 8))
+    assert mix.share.shape == (22,)
+
+
+def test_beta_quantiles_have_the_moments_of_beta() -> None:
+    for alpha in (0.5, 0.75, 2.0):
+        values = beta_quantiles(alpha)
+        assert float(values.mean()) == pytest.approx(0.5, abs=1e-9)
+        assert float(values.var()) == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=2e-3)
+
+
+def test_no_unlabelled_samples_is_an_error_for_methods_that_need_them() -> None:
+    with pytest.raises(InputError, match="no unlabelled samples are left"):
+        make_loader(unlabeled=0)
+    make_loader("supervised", unlabeled=0).draw(0)
+
+
+def test_step_seeds_do_not_collide() -> None:
+    assert len({step_seed(seed, step) for seed in range(20) for step in range(500)}) == 10_000
+
+
+def test_landmarks_move_with_their_crop() -> None:
+    """A bright dot and its place: labels of labelled samples, and the frame between two views, follow the shifts."""
+    place = torch.randint(2, 7, (40, 2))
+    x = torch.zeros(40, 1, 9, 9)
+    x[torch.arange(40), 0, place[:, 1], place[:, 0]] = 1.0
+    samples = Samples(x, place.float())
+    splits = Splits(labeled=samples, unlabeled=samples, holdout=samples, validation=samples, test=samples, classes=None)
+    task = Regression.standardized(samples.y)
+    loader = Loader(
+        splits,
+        task,
+        method_named("mean-teacher"),
+        sizes=Batches(),
+        weak=Augment(shift=2),
+        strong=Augment(),
+        seed=0,
+        holdout=False,
+    )
+    batch = loader.draw(0)
+
+    def found(images: torch.Tensor) -> torch.Tensor:
+        at = images.flatten(1).argmax(dim=1)
+        return torch.stack([at % 9, at // 9], dim=1).float()
+
+    assert torch.allclose(task.decode(batch.labeled.y), found(batch.labeled.x), atol=1e-4)
+    carried = task.move(task.encode(found(batch.unlabeled.weak)), batch.unlabeled.frame)
+    assert torch.allclose(task.decode(carried), found(batch.unlabeled.weak2), atol=1e-4)
+    assert not torch.equal(batch.unlabeled.weak, batch.unlabeled.weak2)

@@ -1,0 +1,84 @@
+import pytest
+import torch
+
+from l2i.data.digits import digits
+from l2i.data.split import Samples, Splits, draw_splits
+from l2i.errors import InputError
+
+
+def numbered(classes: int = 4, each: int = 25) -> Samples:
+    """Samples that carry their own number, so that a set is known by its rows."""
+    count = classes * each
+    return Samples(torch.arange(count).float().unsqueeze(1), torch.arange(count) % classes)
+
+
+def drawn(samples: Samples | None = None, **changes: object) -> Splits:
+    settings: dict[str, object] = {"classes": 4, "num_labeled": 20, "num_validation": 10, "holdout": "joint", "seed": 0}
+    train = samples if samples is not None else numbered()
+    return draw_splits(train, numbered(each=3), **{**settings, **changes})  # type: ignore[arg-type]
+
+
+def rows(samples: Samples) -> set[int]:
+    return {int(value) for value in samples.x[:, 0]}
+
+
+def test_sets_are_disjoint_and_cover_the_training_samples() -> None:
+    s = drawn()
+    sets = [rows(s.labeled), rows(s.unlabeled), rows(s.validation)]
+    assert [len(r) for r in sets] == [20, 70, 10]
+    assert set.union(*sets) == set(range(100))
+
+
+def test_every_class_gets_as_many_labels() -> None:
+    assert torch.bincount(drawn().labeled.y).tolist() == [5, 5, 5, 5]
+
+
+def test_joint_holdout_is_the_labelled_set() -> None:
+    s = drawn()
+    assert rows(s.holdout) == rows(s.labeled)
+
+
+def test_separate_holdout_takes_two_fifths_of_each_class() -> None:
+    s, joint = drawn(holdout="separate"), drawn()
+    assert torch.bincount(s.labeled.y).tolist() == [3, 3, 3, 3]
+    assert torch.bincount(s.holdout.y).tolist() == [2, 2, 2, 2]
+    assert rows(s.labeled) | rows(s.holdout) == rows(joint.labeled)
+    assert rows(s.unlabeled) == rows(joint.unlabeled)
+
+
+def test_the_seed_decides() -> None:
+    assert rows(drawn().labeled) == rows(drawn().labeled)
+    assert rows(drawn().labeled) != rows(drawn(seed=1).labeled)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_labeled": 22}, "num_labeled=22 is not a multiple of 4 classes; use 20"),
+        ({"num_labeled": 2}, "use 4"),
+        ({"num_labeled": 400}, "use at most"),
+        ({"holdout": "separate", "num_labeled": 4}, "at least 2 labels a class"),
+        ({"num_validation": 100}, "num_validation=100 leaves nothing"),
+        ({"samples": Samples(torch.zeros(9, 1), torch.ones(9).long()), "num_validation": 0}, "one class"),
+    ],
+)
+def test_wrong_numbers_say_what_to_do(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        drawn(**changes)
+
+
+def test_regression_labels_are_drawn_without_classes() -> None:
+    samples = Samples(torch.arange(50).float().unsqueeze(1), torch.randn(50, 3))
+    s = drawn(samples, classes=None, num_labeled=7)
+    assert len(s.labeled.y) == 7
+    assert len(s.unlabeled.y) == 33
+
+
+def test_digits_keep_their_test_set_whatever_the_seed() -> None:
+    first, other = (
+        digits(root=None, num_labeled=40, num_validation=100, holdout="joint", seed=seed) for seed in (0, 1)
+    )
+    assert torch.equal(first.test.x, other.test.x)
+    assert [len(s.x) for s in (first.labeled, first.unlabeled, first.validation, first.test)] == [40, 1060, 100, 597]
+    assert first.labeled.x.shape[1:] == (1, 8, 8)
+    assert 0 <= float(first.test.x.min()) < float(first.test.x.max()) == 1.0

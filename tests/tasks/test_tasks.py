@@ -1,0 +1,75 @@
+import pytest
+import torch
+
+from l2i.data.frames import Frame
+from l2i.tasks import Classification, Regression
+from problems import FLOAT64
+
+
+def regression() -> Regression:
+    return Regression.standardized(torch.randn(50, 4, dtype=FLOAT64) * 3 + 7)
+
+
+def test_classification_distance_is_a_mean_over_classes() -> None:
+    task, outputs = Classification(outputs=4), torch.randn(6, 4, dtype=FLOAT64)
+    z = torch.rand(6, 4, dtype=FLOAT64).softmax(1)
+    wanted = [
+        sum((p - q) ** 2 for p, q in zip(a, b, strict=True)) / 4
+        for a, b in zip(outputs.softmax(1).tolist(), z.tolist(), strict=True)
+    ]
+    assert task.distance(outputs, z).tolist() == pytest.approx(wanted)
+
+
+def test_cross_entropy_takes_classes_and_distributions_alike() -> None:
+    task, outputs, y = Classification(outputs=4), torch.randn(6, 4), torch.randint(4, (6,))
+    assert torch.allclose(task.losses(outputs, y), task.losses(outputs, task.target(y)))
+
+
+def test_label_and_logits_are_inverse() -> None:
+    task, outputs = Classification(outputs=4), torch.randn(6, 4)
+    z = task.label(outputs)
+    assert torch.allclose(task.label(task.logits(z)), z)
+
+
+def test_commit_takes_the_argmax_where_it_is_confident() -> None:
+    z = torch.tensor([[0.9, 0.05, 0.05], [0.4, 0.35, 0.25]])
+    imputed = Classification(outputs=3).commit(z, 0.8)
+    assert imputed.z.tolist() == [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    assert imputed.weight.tolist() == [1.0, 0.0]
+
+
+def test_classification_error_is_in_per_cent() -> None:
+    outputs = torch.eye(4)
+    assert float(Classification(outputs=4).figure(outputs, torch.tensor([0, 1, 2, 0]))) == 25.0
+
+
+def test_targets_are_standardised_and_back() -> None:
+    y = torch.randn(50, 4, dtype=FLOAT64) * 3 + 7
+    task = Regression.standardized(y)
+    encoded = task.encode(y)
+    assert torch.allclose(encoded.mean(0), torch.zeros(4, dtype=FLOAT64), atol=1e-12)
+    assert torch.allclose(encoded.std(0, correction=0), torch.ones(4, dtype=FLOAT64))
+    assert torch.allclose(task.decode(encoded), y)
+
+
+def test_a_constant_target_is_not_divided_by_zero() -> None:
+    task = Regression.standardized(torch.full((5, 1), 3.0))
+    assert task.encode(torch.tensor([[4.0]])).tolist() == [[1.0]]
+
+
+def test_regression_figure_is_the_rmse_in_the_targets_units() -> None:
+    task = regression()
+    y = torch.randn(20, 4, dtype=FLOAT64)
+    assert float(task.figure(task.encode(y + 2.0), y)) == pytest.approx(2.0)
+
+
+def test_a_label_is_carried_to_another_crop_in_pixels() -> None:
+    task, y = regression(), torch.rand(3, 4, dtype=FLOAT64)
+    offset = torch.tensor([[1.0, -2.0]], dtype=FLOAT64).repeat(3, 1)
+    moved = task.decode(task.move(task.encode(y), Frame.translation(offset)))
+    assert torch.allclose(moved, y + torch.tensor([1.0, -2.0, 1.0, -2.0], dtype=FLOAT64))
+
+
+def test_classes_have_no_geometry() -> None:
+    z = torch.rand(3, 4)
+    assert torch.equal(Classification(outputs=4).move(z, Frame.translation(torch.ones(3, 2))), z)

@@ -1,0 +1,148 @@
+"""The small parts around the step: teacher, optimizer, evaluation, meter, checkpoint."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from l2i.config import Optim
+from l2i.data.split import Samples
+from l2i.errors import InputError, NonFiniteCost
+from l2i.tasks import Classification
+from l2i.training.checkpoint import checkpoints, load_checkpoint, newest_whole, save_checkpoint
+from l2i.training.ema import Teacher
+from l2i.training.evaluate import evaluate, evaluation_steps, final_figure, final_steps
+from l2i.training.meter import NAMES, Meter
+from l2i.training.optim import Stepper, rate_factor
+
+
+def test_the_teacher_averages_parameters_and_copies_buffers() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    teacher = Teacher(model, decay=0.9)
+    average = model[0].weight.detach().clone()
+    for step in range(20):
+        with torch.no_grad():
+            model[0].weight.normal_()
+            model[1].running_mean.normal_()
+        teacher.update(model, step)
+        alpha = min(1 - 1 / (step + 1), 0.9)
+        average = alpha * average + (1 - alpha) * model[0].weight.detach()
+    assert torch.allclose(teacher.model[0].weight, average, atol=1e-6)
+    assert torch.equal(teacher.model[1].running_mean, model[1].running_mean)
+    assert not any(p.requires_grad for p in teacher.model.parameters())
+
+
+def test_rates_follow_their_schedules() -> None:
+    step = Optim(schedule="step", milestones=(10, 20), gamma=0.1)
+    assert [rate_factor(step, t, 30) for t in (0, 9, 10, 20)] == pytest.approx([1, 1, 0.1, 0.01])
+    cosine = Optim(schedule="cosine")
+    assert [rate_factor(cosine, t, 100) for t in (0, 50, 100)] == pytest.approx(
+        [1, math.cos(7 * math.pi / 32), math.cos(7 * math.pi / 16)]
+    )
+    assert rate_factor(Optim(), 99, 100) == 1.0
+
+
+@pytest.mark.parametrize(
+    "optim", [Optim(lr=0.1), Optim(name="sgd", lr=0.1, nesterov=True, weight_decay=0.01, decay="l2")]
+)
+def test_a_stepper_is_its_torch_optimizer(optim: Optim) -> None:
+    mine, theirs = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    if optim.name == "adam":
+        reference: torch.optim.Optimizer = torch.optim.Adam([theirs], lr=0.1)
+    else:
+        reference = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+    stepper = Stepper({"w": mine}, optim, steps=5)
+    for step in range(5):
+        gradient = torch.randn(3)
+        stepper({"w": gradient}, step)
+        stepper.decay()
+        theirs.grad = gradient
+        reference.step()
+    assert torch.equal(mine, theirs)
+
+
+def test_decoupled_decay_shrinks_whatever_the_rate() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    stepper = Stepper({"w": weight}, Optim(lr=1e-9, weight_decay=0.1), steps=1)
+    stepper.decay()
+    assert weight.tolist() == pytest.approx([0.9] * 3)
+
+
+def test_evaluations_that_count_lie_in_the_last_fiftieth() -> None:
+    for steps in (1000, 1500, 22_500, 2**20):
+        counted = final_steps(steps)
+        assert len(set(counted)) == 20
+        assert counted[-1] == steps
+        assert counted[0] > 0.98 * steps - 1
+        assert set(counted) <= evaluation_steps(steps, 100_000)
+    assert final_steps(999) == [999]
+    assert evaluation_steps(250, 100) == {100, 200, 250}
+
+
+def test_final_figure_is_the_median() -> None:
+    curve = dict.fromkeys(range(1, 1001), 50.0) | {step: float(step - 980) for step in final_steps(1000)}
+    assert final_figure(curve, 1000) == 10.5
+    assert final_figure({100: 3.0, 200: 1.0}, 200) == 1.0
+
+
+def test_evaluation_is_in_evaluation_mode_and_in_batches() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.9), nn.BatchNorm1d(3)).train()
+    samples = Samples(torch.randn(50, 4), torch.randint(3, (50,)))
+    task = Classification(outputs=3)
+    whole, batched = (evaluate(model, samples, task, batch=size) for size in (50, 7))
+    assert whole == batched
+    assert model.training
+    assert int(model[2].num_batches_tracked) == 0
+
+
+def values(**changes: float) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(changes.get(name, 1.0)) for name in NAMES}
+
+
+def test_the_meter_reads_means_and_starts_again() -> None:
+    meter = Meter(torch.device("cpu"))
+    meter.add(values(c_t=1.0), 0)
+    meter.add(values(c_t=3.0), 1)
+    assert meter.read()["c_t"] == 2.0
+    meter.add(values(c_t=5.0), 2)
+    assert meter.read()["c_t"] == 5.0
+
+
+def test_the_meter_names_the_first_bad_step_and_cost() -> None:
+    meter = Meter(torch.device("cpu"))
+    meter.add(values(), 0)
+    meter.check()
+    meter.add(values(c_u=math.nan), 1)
+    meter.add(values(c_u=math.nan, c_t=math.inf), 2)
+    with pytest.raises(NonFiniteCost, match="c_u is not finite from step 1 on"):
+        meter.check()
+
+
+def test_checkpoints_keep_the_last_two(tmp_path: Path) -> None:
+    for step in (0, 10, 20):
+        save_checkpoint(tmp_path, step, {"w": torch.full((3,), float(step))}, {"step": step})
+    assert [path.name for path in checkpoints(tmp_path)] == ["0000000010.safetensors", "0000000020.safetensors"]
+    tensors, meta = newest_whole(tmp_path)
+    assert (tensors["w"].tolist(), meta) == ([20.0] * 3, {"step": 20})
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    for step in (10, 20):
+        save_checkpoint(tmp_path, step, {"w": torch.randn(100)}, {"step": step})
+    newest = checkpoints(tmp_path)[-1]
+    newest.write_bytes(newest.read_bytes()[:-50])
+    assert load_checkpoint(newest) is None
+    assert newest_whole(tmp_path)[1] == {"step": 10}
+    checkpoints(tmp_path)[0].write_bytes(b"nonsense")
+    with pytest.raises(InputError, match="no whole checkpoint is left"):
+        newest_whole(tmp_path)
+
+
+def test_a_checkpoint_holds_tensors_and_json_alone(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, {"w": torch.zeros(2)}, {"step": 1})
+    content = checkpoints(tmp_path)[0].read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    assert json.loads(content[8 : 8 + length])["__metadata__"]["json"] == '{"step": 1}'

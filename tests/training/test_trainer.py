@@ -1,0 +1,200 @@
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from golden import run_of
+from l2i import L2I, Run, Trainer, recipes, replace
+from l2i.data.augment import Augment
+from l2i.data.split import Samples, Splits
+from l2i.errors import InputError
+from l2i.methods.mean_teacher import MeanTeacher
+from l2i.methods.pseudo_label import PseudoLabel
+
+
+def small(cell: str = "digits", **changes: object) -> Run:
+    return replace(recipes.get(cell), model={"name": "conv", "width": 4}, **changes)
+
+
+def dots() -> Splits:
+    """Images of one bright dot, to be found: landmark regression in small."""
+    place = torch.randint(2, 6, (300, 2))
+    x = torch.zeros(300, 1, 8, 8)
+    x[torch.arange(300), 0, place[:, 1], place[:, 0]] = 1.0
+    every = Samples(x, place.float())
+    parts = {"labeled": slice(0, 20), "holdout": slice(0, 20), "unlabeled": slice(20, 200)}
+    rest = {"validation": slice(200, 220), "test": slice(220, 300)}
+    return Splits(**{name: Samples(every.x[s], every.y[s]) for name, s in {**parts, **rest}.items()}, classes=None)
+
+
+@pytest.mark.parametrize("method", [MeanTeacher(weight=1.0), PseudoLabel(weight=1.0)])
+@pytest.mark.parametrize("labels", ["output", "learnable"])
+def test_landmarks_are_learned_by_regression(method: MeanTeacher | PseudoLabel, labels: str) -> None:
+    run = replace(
+        small(), method=method, l2i=L2I(outer_update="normalized", labels=labels), data={"weak": Augment(shift=1)}
+    )
+    trainer = Trainer(replace(run, model={"name": "mlp", "width": 64}), splits=dots())
+    before = trainer.figures()["test"]
+    for step in range(150):
+        trainer.step(step)
+    after = trainer.figures()["test"]
+    assert trainer.task.kind == "regression"
+    assert after < 0.8 * before
+
+
+def test_only_the_base_steps_own_forwards_move_running_statistics() -> None:
+    """With or without an outer step, BatchNorm has seen the same batches after the first step."""
+    states = []
+    for update in ("off", "normalized"):
+        trainer = Trainer(small("digits/mean-teacher-l2i-40", l2i={"outer_update": update}))
+        trainer.step(0)
+        states.append({name: b.clone() for name, b in trainer.model.named_buffers()})
+    assert all(torch.equal(a, b) for a, b in zip(states[0].values(), states[1].values(), strict=True))
+    counts = {int(b) for name, b in states[0].items() if name.endswith("num_batches_tracked")}
+    assert counts == {2}  # labelled and student; not the imputing forward
+
+
+def test_the_outer_step_moves_the_parameters_and_nothing_else() -> None:
+    trainer = Trainer(small(l2i={"hypergradient": "exact"}))
+    batch = trainer.loader.draw(0)
+    before = {name: value.clone() for name, value in trainer.state().items()}
+    gradient = trainer.outer_gradient(trainer.outer, batch).gradient
+    assert set(gradient) == set(trainer.params)
+    after = trainer.state()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_users_module_trains_with_its_last_linear_as_head() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
+    trainer = Trainer(small(), model=model)
+    for step in range(5):
+        trainer.step(step)
+    trainer.meter.check()
+    assert trainer.meter.read()["outer_ratio_raw"] > 0
+
+
+def test_frozen_parameters_stay_as_they_are() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    model[1].requires_grad_(False)
+    kept = model[1].weight.clone()
+    trainer = Trainer(small(l2i={"hypergradient": "exact"}), model=model)
+    for step in range(3):
+        trainer.step(step)
+    assert torch.equal(model[1].weight, kept)
+
+
+def test_own_outer_optimizer_has_its_own_rate_and_moments() -> None:
+    paper = {"outer_update": "paper", "eta": 0.1, "inner_supervised": True}
+    shared = Trainer(small(l2i=paper))
+    own = Trainer(small(l2i={**paper, "outer_optimizer": "own", "outer_rate": 1e-9}))
+    plain = Trainer(small(l2i={"outer_update": "off"}))
+    for step in range(3):
+        for trainer in (shared, own, plain):
+            trainer.step(step)
+    weights = [t.model.head.weight for t in (shared, own, plain)]
+    assert torch.allclose(weights[1], weights[2], atol=1e-6)
+    assert not torch.allclose(weights[0], weights[2], atol=1e-4)
+
+
+def test_separate_holdout_trains_on_three_fifths_of_the_labels() -> None:
+    trainer = Trainer(small(l2i={"holdout": "separate"}))
+    assert (len(trainer.splits.labeled.x), len(trainer.splits.holdout.x)) == (20, 20)  # 2 and 2 of 4 labels a class
+    trainer.step(0)
+
+
+def test_bf16_forwards_leave_parameters_and_costs_in_float32() -> None:
+    trainer = Trainer(small(precision="bf16"))
+    reference = Trainer(small())
+    for t in (trainer, reference):
+        t.step(0)
+    assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
+    assert trainer.network(trainer.loader.draw(0).labeled.x).dtype == torch.float32
+    assert trainer.meter.read()["c_t"] == pytest.approx(reference.meter.read()["c_t"], rel=0.05)
+
+
+@pytest.mark.parametrize("hypergradient", ["exact", "finite_difference", "last_layer_paper"])
+def test_every_hypergradient_trains(hypergradient: str) -> None:
+    trainer = Trainer(small(l2i={"hypergradient": hypergradient}))
+    for step in range(3):
+        trainer.step(step)
+    trainer.meter.check()
+    assert trainer.meter.read()["outer_ratio"] == pytest.approx(0.3)
+
+
+def test_state_and_load_reproduce_a_trainer() -> None:
+    model = [nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10)) for _ in range(2)]
+    run = small(l2i={"outer_update": "paper", "eta": 0.1, "outer_optimizer": "own", "outer_rate": 1e-3})
+    first, second = (Trainer(run, model=m) for m in model)
+    for step in range(3):
+        first.step(step)
+    second.load({name: value.clone() for name, value in first.state().items()})
+    rng = torch.get_rng_state()
+    for step in range(3, 6):
+        first.step(step)
+    torch.set_rng_state(rng)
+    for step in range(3, 6):
+        second.step(step)
+    for (name, a), b in zip(first.state().items(), second.state().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_the_golden_runs_use_the_default_outer_rule() -> None:
+    run = run_of("fixmatch", "O")
+    assert (run.l2i.outer_update, run.l2i.hypergradient, run.l2i.eta, run.l2i.rho) == (
+        "normalized",
+        "last_layer",
+        None,
+        0.3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"l2i": {"outer_update": "paper"}}, "set l2i.eta"),
+        ({"l2i": {"hypergradient": "unrolled"}}, "set l2i.eta"),
+        ({"l2i": {"inner_steps": 3}}, "needs l2i.hypergradient='exact'"),
+        ({"l2i": {"outer_optimizer": "own"}}, "needs l2i.outer_rate"),
+        ({"l2i": {"head": "nose"}}, "head='nose' is not"),
+        ({"steps": 0}, "steps=0 must be at least 1"),
+        ({"seed": -1}, "seed=-1"),
+        ({"optim": {"lr": 0.0}}, "optim.lr=0.0"),
+        ({"optim": {"schedule": "step"}}, "needs optim.milestones"),
+        ({"device": "nonsense"}, "is not a device"),
+        ({"data": {"name": "digit"}}, "perhaps you meant 'digits'"),
+        ({"data": {"num_labeled": 45}}, "num_labeled=45 is not a multiple of 10 classes; use 40"),
+        ({"data": {"num_labeled": 2000}}, "use at most"),
+    ],
+)
+def test_wrong_input_says_what_to_do(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Trainer(small(**changes))
+
+
+def test_supervised_learning_has_nothing_to_impute() -> None:
+    with pytest.raises(InputError, match="imputes no labels"):
+        Trainer(small("digits/sl-40", l2i={"outer_update": "normalized"}))
+
+
+def test_hard_labels_of_the_method_are_refused_as_output() -> None:
+    trainer = Trainer(small(l2i={"outer_target": "method"}))
+    with pytest.raises(InputError, match="outer_target='soft'"):
+        trainer.step(0)
+
+
+def test_fixmatch_is_not_for_regression() -> None:
+    with pytest.raises(InputError, match="fixmatch is for classification"):
+        Trainer(small(), splits=dots())
+
+
+@pytest.mark.gpu
+def test_a_step_on_the_gpu_follows_the_cpu() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    figures = []
+    for device in ("cpu", "cuda"):
+        trainer = Trainer(small(device=device, precision="float64"))
+        batch = Trainer(small(device="cpu", precision="float64")).loader.draw(0)
+        moved = torch.utils._pytree.tree_map_only(torch.Tensor, partial(torch.Tensor.to, device=device), batch)
+        figures.append(trainer.outer_gradient(trainer.outer, moved).c_h.item())
+    assert figures[0] == pytest.approx(figures[1], rel=1e-8)

@@ -29,8 +29,8 @@ class Options:
 
     cells: tuple[str, ...] = ()
     """Cells to train; those that the table names by default."""
-    seeds: int = 3
-    """Seeds 0, 1, … a cell; runs of one seed share their split, initial weights and draws."""
+    seeds: int | None = None
+    """Seeds 0, 1, … a cell, by default as many as the table asks for; one seed is one split, start and order."""
     steps: int | None = None
     """Training steps, where they should not be the recipe's."""
     out: str = "runs/compare"
@@ -43,34 +43,41 @@ class Options:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table: a cell, and what its runs came to, seed by seed."""
+    """A row of the table: a cell, what its runs came to, and the baselines that it is set against, seed by seed."""
 
     name: str
     results: list[Result]
-    against: Line | None = None
+    same_steps: Line | None = None
+    same_time: Line | None = None
 
     @property
     def figures(self) -> list[float]:
         return [r.figure for r in self.results]
 
-    def difference(self) -> list[float]:
-        """To the line it is set against, seed by seed."""
-        return [] if self.against is None else [a - b for a, b in zip(self.figures, self.against.figures, strict=True)]
+    def gain(self, baseline: Line | None) -> str:
+        """The paired difference to a baseline, negative where this line is better."""
+        if baseline is None:
+            return ""
+        return with_error((a - b for a, b in zip(self.figures, baseline.figures, strict=True)), sign="+")
 
 
 def compare(table: str, options: Options) -> list[Line]:
     """Train what the options ask for, baselines first, and return the table's lines."""
-    cells = options.cells or recipes.table(table).COMPARED
+    module = recipes.table(table)
+    cells = sorted(options.cells or module.COMPARED, key=lambda cell: MARK in cell)
     runs = {cell: recipes.get(cell) for cell in cells}
-    if options.seeds < 1:
-        raise InputError(f"seeds={options.seeds} must be at least 1")
+    seeds = module.SEEDS if options.seeds is None else options.seeds
+    if seeds < 1:
+        raise InputError(f"seeds={seeds} must be at least 1")
     lines: dict[str, Line] = {}
     for cell, run in runs.items():
+        results = [one(run, options, seed=seed) for seed in range(seeds)]
         twin = lines.get(cell.replace(f"{MARK}-paper", "").replace(MARK, "")) if MARK in cell else None
-        lines[cell] = Line(cell, [one(run, options, seed=seed) for seed in range(options.seeds)], twin)
+        longer = None
         if twin is not None and options.equal_time:
-            name = f"{twin.name}, same time as {cell.rpartition('/')[2]}"
-            lines[name] = Line(name, longer(runs[twin.name], twin, lines[cell], options))
+            longer = as_long(runs[twin.name], twin, results, cell, options)
+            lines[longer.name] = longer
+        lines[cell] = Line(cell, results, twin, longer)
     return list(lines.values())
 
 
@@ -82,13 +89,14 @@ def one(run: Run, options: Options, *, seed: int, steps: int | None = None, suff
     return train(replace(run, name=name, seed=seed, steps=wanted, device=options.device, out=out))
 
 
-def longer(run: Run, base: Line, imputed: Line, options: Options) -> list[Result]:
+def as_long(run: Run, base: Line, imputed: list[Result], cell: str, options: Options) -> Line:
     """The baseline with so many steps that each seed takes as long as it did with L2I."""
-    suffix = f"-as-long-as{imputed.name[imputed.name.index(MARK) :]}"
-    return [
+    suffix = f"-as-long-as{cell[cell.index(MARK) :]}"
+    results = [
         one(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)), suffix=suffix)
-        for b, i in zip(base.results, imputed.results, strict=True)
+        for b, i in zip(base.results, imputed, strict=True)
     ]
+    return Line(base.name + suffix, results)
 
 
 def with_error(values: Iterable[float], digits: int = 2, sign: str = "") -> str:
@@ -102,13 +110,15 @@ def rendered(title: str, lines: list[Line]) -> Table:
     """The table as a person reads it."""
     figure = lines[0].results[0].figure_name
     shown = Table(title=title, title_justify="left")
-    for heading in ("cell", f"test {figure}", "against its baseline, paired", "seeds", "steps", "seconds a run"):
+    gains = ("paired difference, same steps", "same time")
+    for heading in ("cell", f"test {figure}", *gains, "seeds", "steps", "seconds a run"):
         shown.add_column(heading, justify="left" if heading == "cell" else "right")
     for line in lines:
         shown.add_row(
             line.name,
             with_error(line.figures),
-            with_error(line.difference(), sign="+") if line.against else "",
+            line.gain(line.same_steps),
+            line.gain(line.same_time),
             str(len(line.results)),
             f"{mean(r.steps for r in line.results):.0f}",
             with_error((r.seconds for r in line.results), digits=1),
@@ -121,7 +131,7 @@ def report(table: str, lines: list[Line], options: Options) -> None:
     first = lines[0].results[0]
     console = Console(width=None if Console().is_terminal else 140)
     console.print(rendered(f"{table}: mean ± standard error over {len(lines[0].results)} seeds", lines))
-    console.print(f"figure: {first.definition}; lower is better", highlight=False)
+    console.print(f"figure: {first.definition}; lower is better, and so are differences below 0", highlight=False)
     console.print(f"on {first.hardware}; torch {first.versions['torch']}, l2i {first.versions['l2i']}", highlight=False)
     plain: list[dict[str, Any]] = [{"cell": line.name, "runs": [asdict(r) for r in line.results]} for line in lines]
     path = Path(options.out) / f"{table}.json"

@@ -112,6 +112,8 @@ class Run:
     """Run folder; runs/NAME-seedSEED by default."""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
+    threads: int = 0
+    """CPU threads of torch; 0 leaves its choice. Small networks are fastest, and the same everywhere, with 1."""
     precision: Literal["float32", "bf16", "float64"] = "float32"
     """Of the forwards: bf16 is autocast, with parameters and costs in float32."""
     eval_every: int = 100

@@ -24,6 +24,8 @@ def _positive(run: Run) -> None:
     for name, value in least_one.items():
         if value < 1:
             raise InputError(f"{name}={value} must be at least 1")
+    if run.threads < 0:
+        raise InputError(f"threads={run.threads} must not be negative; 0 leaves the choice to torch")
     if run.seed < 0:
         raise InputError(f"seed={run.seed} must not be negative")
     if not run.optim.lr > 0:

@@ -29,6 +29,7 @@ for _method in METHODS:
 
 SUPERVISED, BASELINE, IMPUTED = f"digits/sl-{LABELS}", f"digits/fixmatch-{LABELS}", f"digits/fixmatch-l2i-{LABELS}"
 COMPARED = (SUPERVISED, BASELINE, IMPUTED)
+SEEDS = 5
 
 
 def run(name: str) -> Run:
@@ -42,13 +43,14 @@ def run(name: str) -> Run:
     return Run(
         name=name,
         steps=1500,
+        threads=1,
         eval_every=100,
         save_every=500,
         data=Data(
             num_labeled=LABELS, num_validation=100, weak=Augment(shift=1), strong=Augment(shift=1, noise=0.2, cutout=3)
         ),
         batch=Batches(labeled=40, unlabeled=64, holdout=40),
-        model=Network(name="conv", width=16, depth=2),
+        model=Network(name="mlp", width=128, depth=2),
         method=method(cell.method),
         l2i=L2I(
             outer_update=cell.outer_update,

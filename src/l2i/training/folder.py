@@ -108,4 +108,8 @@ def hardware(device: torch.device) -> str:
     """The device in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    count = torch.get_num_threads()
+    return f"{names[0] if names else platform.machine()}, {count} thread{'s' if count > 1 else ''}"

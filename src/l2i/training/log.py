@@ -40,6 +40,9 @@ class Metrics:
         os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
 
+    def close(self) -> None:
+        self.file.close()
+
 
 class Events:
     """The same rows for TensorBoard."""
@@ -53,6 +56,9 @@ class Events:
         for name, value in row.items():
             if name != "step" and value is not None:
                 self.writer.add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        self.writer.close()
 
 
 class Bar:
@@ -85,7 +91,9 @@ class Bar:
         self.progress.update(self.task, costs=told)
         if not self.console.is_terminal:
             left = (self.steps - step) / rate
-            self.console.print(f"{self.label}: step {step} of {self.steps}, {told}, {left:.0f} s left", highlight=False)
+            self.console.print(
+                f"{self.label}: step {step} of {self.steps}, {told}, {left:.0f} s left", highlight=False, soft_wrap=True
+            )
 
     def show(self, row: Row) -> None:
         shown = {name: row[name] for name in ("c_t", "c_u", "c_h", "test") if row.get(name) is not None}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -28,11 +30,26 @@ def train(run: Run, *, quiet: bool = False) -> Result:
     trainer = Trainer(run)  # wrong input is found here, before anything is written
     folders.claim(folder, run)
     devices = [trainer.device] if trainer.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices), cpu_threads(run.threads):
         torch.manual_seed(run.seed)
-        result = Training(trainer, folder, quiet=quiet).finish()
+        training = Training(trainer, folder, quiet=quiet)
+        try:
+            result = training.finish()
+        finally:
+            training.close()
     folders.write_result(folder, result)
     return result
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """As many threads as the run asks for, while it runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def evaluate_run(folder: Path) -> dict[str, float | int | str | None]:
@@ -85,6 +102,10 @@ class Training:
                     raise Stopped(stop.received, f"stopped at step {t + 1}; the same command goes on from there")
                 bar.advance(t + 1)
         return self.result()
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.events.close()
 
     def seconds(self) -> float:
         return self.earlier + time.monotonic() - self.began

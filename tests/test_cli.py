@@ -1,0 +1,236 @@
+"""The command line as a person uses it: in processes of their own, killed and started again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+SMALL = ["--steps", "200", "--eval-every", "20", "--save-every", "50", "--model.width", "16"]
+
+
+def l2i(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "l2i", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def final_state(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(sorted((folder / "checkpoints").glob("*.safetensors"))[-1])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    done = l2i("train", "digits", *SMALL, "--model.dropout", "0.1", "--out", str(folder), cwd=folder.parent)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "l2i", "train", "digits", *SMALL, "--model.dropout", "0.1", "--out", str(folder)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    for _ in range(3000):
+        if path.exists():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    raise AssertionError(f"{path} did not come")
+
+
+def test_list_is_quick_and_names_everything(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    done = l2i("list", cwd=tmp_path)
+    assert time.monotonic() - begun < 2
+    assert {"fixmatch", "wide-resnet", "digits", "digits/mean-teacher-l2i-40"} <= set(done.stdout.splitlines())
+
+
+def test_help_shows_every_field_with_its_meaning(tmp_path: Path) -> None:
+    done = l2i("train", "digits", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for text in (
+        "--steps",
+        "--l2i.rho",
+        "--method.threshold",
+        "--data.num-labeled",
+        "--optim.ema-decay",
+        "Training steps",
+    ):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--help",), ("train", "--help"), ("compare", "--help"), ("compare", "digits", "--help")]
+)
+def test_help_is_there_at_every_level(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = l2i(*arguments, cwd=tmp_path)
+    assert "usage: l2i" in done.stdout
+    assert done.returncode == (0 if arguments else 2)
+
+
+def test_a_run_leaves_what_it_says(whole: Path) -> None:
+    result = json.loads((whole / "result.json").read_text())
+    assert (result["steps"], result["seed"]) == (200, 0)
+    assert result["figure"] == rows(whole)[-1]["test"]
+    assert {"definition", "seconds", "versions", "hardware", "figure_name", "validation"} <= set(result)
+    assert json.loads((whole / "config.json").read_text())["model"]["dropout"] == 0.1
+    assert [row["step"] for row in rows(whole)] == list(range(20, 201, 20))
+    for row in rows(whole):
+        assert {"c_t", "c_u", "c_h", "weight", "outer_ratio"} <= set(row)
+        assert row["outer_ratio"] == pytest.approx(0.3)
+        assert row["outer_ratio_raw"] > 0
+    assert list(whole.glob("events.out.tfevents.*"))
+
+
+def test_killed_after_its_second_checkpoint_it_goes_on_to_the_same_end(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(folder)
+    wait_for(folder / "checkpoints" / "0000000100.safetensors", process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (folder / "result.json").exists()
+    _, stderr = (again := start(folder)).communicate()
+    assert again.returncode == 0, stderr
+    resumed = int(stderr.split("resuming from step ")[1].split()[0])
+    assert resumed >= 100
+    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    mine, theirs = final_state(folder), final_state(whole)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_stops(number: signal.Signals, code: int, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(folder)
+    wait_for(folder / "checkpoints" / "0000000050.safetensors", process)
+    process.send_signal(number)
+    _, stderr = process.communicate()
+    assert process.returncode == code
+    stopped = int(stderr.split("stopped at step ")[1].split(";")[0])
+    assert (folder / "checkpoints" / f"{stopped:010d}.safetensors").exists()
+    _, stderr = (again := start(folder)).communicate()
+    assert again.returncode == 0
+    assert f"resuming from step {stopped}" in stderr
+    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_one_seed_gives_the_same_metrics_and_another_seed_others(whole: Path, tmp_path: Path) -> None:
+    for name, seed in (("same", "0"), ("other", "1")):
+        done = l2i("train", "digits", *SMALL, "--model.dropout", "0.1", "--seed", seed, "--out", name, cwd=tmp_path)
+        assert done.returncode == 0
+    assert (tmp_path / "same" / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert rows(tmp_path / "other")[-1] != rows(whole)[-1]
+
+
+def test_a_finished_run_is_not_trained_again(whole: Path) -> None:
+    before = (whole / "result.json").read_bytes(), final_state(whole)
+    begun = time.time()
+    done = l2i("train", "digits", *SMALL, "--model.dropout", "0.1", "--out", str(whole), cwd=whole.parent)
+    assert done.returncode == 0
+    assert "error (%)" in done.stdout
+    assert (whole / "result.json").read_bytes() == before[0]
+    assert (whole / "metrics.jsonl").stat().st_mtime < begun
+
+
+def test_evaluate_reads_the_run(whole: Path) -> None:
+    done = l2i("evaluate", str(whole), cwd=whole.parent)
+    assert done.returncode == 0
+    told = json.loads(done.stdout)
+    assert told["step"] == 200
+    assert told["test"] == rows(whole)[-1]["test"]
+
+
+def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> None:
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    done = l2i("train", "digits", *SMALL, "--out", str(whole), cwd=whole.parent)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "model.dropout is 0.1 there and 0.0 here" in done.stderr
+    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("trian", "digits"), "perhaps you meant 'train'"),
+        (("train",), "needs a recipe"),
+        (("train", "digit"), "perhaps you meant 'digits'"),
+        (("train", "digits", "--stepps", "3"), "perhaps you meant --steps"),
+        (("train", "digits", "--steps", "many"), "--steps"),
+        (("train", "digits", "--data.num-labeled", "45"), "is not a multiple of 10 classes; use 40"),
+        (("train", "digits", "--data.num-labeled", "5000"), "use at most"),
+        (("train", "digits", "--data.num-validation", "1200"), "num_validation=1200 leaves nothing"),
+        (("train", "digits", "--device", "tpu?"), "is not a device"),
+        (("train", "digits", "--l2i.outer-update", "paper"), "set l2i.eta"),
+        (("compare", "digitz"), "perhaps you meant 'digits'"),
+        (("compare", "digits", "--cells", "digits/sl"), "unknown recipe 'digits/sl'"),
+        (("compare", "digits", "--seeds", "0"), "at least 1"),
+        (("evaluate", "nowhere"), "is not a run folder"),
+        (("list", "all"), "takes no arguments"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = l2i(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_whole_checkpoint_left_is_wrong_input(tmp_path: Path) -> None:
+    process = start(folder := tmp_path / "run")
+    wait_for(folder / "checkpoints" / "0000000050.safetensors", process)
+    process.kill()
+    process.communicate()
+    for path in (folder / "checkpoints").iterdir():
+        os.truncate(path, 100)
+    before = (folder / "metrics.jsonl").read_bytes()
+    _, stderr = (again := start(folder)).communicate()
+    assert again.returncode == 2
+    assert "no whole checkpoint is left" in stderr
+    assert stderr.count("\n") == 1
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_cost_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    done = l2i("train", "digits", *SMALL, "--optim.lr", "1e30", "--out", "bad", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "is not finite from step 1 on" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in (tmp_path / "bad" / "checkpoints").iterdir()] == ["0000000000.safetensors"]
+    assert all(t.isfinite().all() for t in final_state(tmp_path / "bad").values())
+
+
+def test_compare_sets_methods_side_by_side(tmp_path: Path) -> None:
+    done = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--out", "cmp", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for cell in (
+        "digits/sl-40",
+        "digits/fixmatch-40",
+        "digits/fixmatch-l2i-40",
+        "digits/fixmatch-40-as-long-as-l2i-40",
+    ):
+        assert cell in done.stdout
+    assert done.stdout.count("±") >= 8
+    kept = json.loads((tmp_path / "cmp" / "digits.json").read_text())
+    assert [len(line["runs"]) for line in kept] == [2, 2, 2, 2]
+    longer, base = kept[2]["runs"][0]["steps"], kept[1]["runs"][0]["steps"]
+    assert longer > base
+    again = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--out", "cmp", cwd=tmp_path)
+    assert again.stdout == done.stdout

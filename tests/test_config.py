@@ -1,0 +1,57 @@
+import json
+from typing import Any
+
+import pytest
+
+from l2i import InputError, Run, recipes, replace
+from l2i.config import Optim, from_json, to_json
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_survives_json(name: str) -> None:
+    run = recipes.get(name)
+    assert from_json(json.loads(json.dumps(to_json(run)))) == run
+
+
+def test_sections_and_tuples_survive_json() -> None:
+    run = replace(recipes.get("digits"), optim=Optim(schedule="step", milestones=(3, 5)), l2i={"eta": 1.5})
+    assert from_json(json.loads(json.dumps(to_json(run)))) == run
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(to_json(Run())))
+    *sections, name = path.split(".")
+    section = plain
+    for part in sections:
+        section = section[part]
+    section[name] = value
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("stepps", 5, "unknown field 'stepps'; perhaps you meant 'steps'"),
+        ("data.num_labelled", 5, "perhaps you meant 'data.num_labeled'"),
+        ("method.name", "fixmach", "perhaps you meant 'fixmatch'"),
+        ("steps", "many", "steps='many' does not fit; it takes int"),
+        ("steps", True, "steps=True does not fit"),
+        ("l2i.labels", "guess", "l2i.labels='guess' does not fit; it takes output | learnable"),
+        ("optim.milestones", ["a"], "optim.milestones='a' does not fit"),
+    ],
+)
+def test_a_wrong_field_in_json_says_what_fits(path: str, value: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("|", r"\|")):
+        from_json(changed(path, value))
+
+
+def test_whole_numbers_serve_as_floats() -> None:
+    assert from_json(changed("optim.lr", 1)).optim.lr == 1.0
+
+
+def test_l2i_cells_differ_from_their_baselines_in_the_outer_step_alone() -> None:
+    for method in ("fixmatch", "mixmatch", "mean-teacher"):
+        base, twin, paper = (recipes.get(f"digits/{method}{suffix}-40") for suffix in ("", "-l2i", "-l2i-paper"))
+        assert replace(twin, name=base.name, l2i=base.l2i) == base
+        assert replace(paper, name=base.name, l2i=base.l2i) == base
+        assert (base.l2i.outer_update, twin.l2i.outer_update, paper.l2i.outer_update) == ("off", "normalized", "paper")

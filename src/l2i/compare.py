@@ -131,7 +131,8 @@ def report(table: str, lines: list[Line], options: Options) -> None:
     first = lines[0].results[0]
     console = Console(width=None if Console().is_terminal else 140)
     console.print(rendered(f"{table}: mean ± standard error over {len(lines[0].results)} seeds", lines))
-    console.print(f"figure: {first.definition}; lower is better, and so are differences below 0", highlight=False)
+    console.print(f"figure: {first.definition}; lower is better", highlight=False)
+    console.print("differences are paired by seed, L2I minus its baseline: below 0, L2I is better", highlight=False)
     console.print(f"on {first.hardware}; torch {first.versions['torch']}, l2i {first.versions['l2i']}", highlight=False)
     plain: list[dict[str, Any]] = [{"cell": line.name, "runs": [asdict(r) for r in line.results]} for line in lines]
     path = Path(options.out) / f"{table}.json"

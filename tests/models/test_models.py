@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from l2i.bilevel.head import features_and_outputs, find_head, head_names
+from l2i.bilevel.head import Head
 from l2i.bilevel.inner import trainable
 from l2i.errors import InputError
 from l2i.models import MODELS
@@ -23,13 +23,13 @@ def test_a_model_is_its_features_and_its_head(name: str, side: int) -> None:
     x = torch.randn(4, 3, side, side)
     assert model(x).shape == (4, 10)
     assert torch.equal(model(x), model.head(model.features(x)))
-    assert find_head(model) is model.head
+    assert Head.of(model).module is model.head
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_features_of_any_module_are_what_its_head_sees(name: str) -> None:
     model, x = build(name, (1, 8, 8)).eval(), torch.randn(4, 1, 8, 8)
-    features, outputs = features_and_outputs(model, trainable(model), model.head, x)
+    features, outputs = Head.of(model).features_and_outputs(model, trainable(model), x)
     assert torch.equal(features, model.features(x))
     assert torch.equal(outputs, model(x))
 
@@ -47,8 +47,7 @@ def test_wide_resnet_layers_count_to_its_depth() -> None:
 
 def test_head_is_found_in_a_users_module() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3, bias=False))
-    assert find_head(model) is model[2]
-    assert head_names(model, model[2]) == ("2.weight", None)
+    assert Head.of(model) == Head(model[2], "2.weight", None)
 
 
 @pytest.mark.parametrize(

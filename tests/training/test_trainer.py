@@ -1,5 +1,3 @@
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
@@ -186,15 +184,3 @@ def test_hard_labels_of_the_method_are_refused_as_output() -> None:
 def test_fixmatch_is_not_for_regression() -> None:
     with pytest.raises(InputError, match="fixmatch is for classification"):
         Trainer(small(), splits=dots())
-
-
-@pytest.mark.gpu
-def test_a_step_on_the_gpu_follows_the_cpu() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False
-    figures = []
-    for device in ("cpu", "cuda"):
-        trainer = Trainer(small(device=device, precision="float64"))
-        batch = Trainer(small(device="cpu", precision="float64")).loader.draw(0)
-        moved = torch.utils._pytree.tree_map_only(torch.Tensor, partial(torch.Tensor.to, device=device), batch)
-        figures.append(trainer.outer_gradient(trainer.outer, moved).c_h.item())
-    assert figures[0] == pytest.approx(figures[1], rel=1e-8)

@@ -2,51 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from l2i.batch import Net, Params
+from l2i.batch import Params
 from l2i.bilevel.inner import lookahead
 from l2i.errors import InputError
 
 
-def find_head(model: nn.Module, head: nn.Linear | str | None = None) -> nn.Linear:
-    """The classifier of `model`: the module given or named, or its last nn.Linear."""
-    if isinstance(head, str):
+@dataclass(frozen=True)
+class Head:
+    """The classifier of a model: a module, and the names of its parameters among the model's."""
+
+    module: nn.Linear
+    weight: str
+    bias: str | None
+
+    @staticmethod
+    def of(model: nn.Module, head: nn.Linear | str | None = None) -> Head:
+        """The head given or named, or the model's last nn.Linear."""
+        module = _find(model, head)
+        names = {id(p): name for name, p in model.named_parameters()}
+        return Head(module, names[id(module.weight)], None if module.bias is None else names[id(module.bias)])
+
+    @property
+    def names(self) -> list[str]:
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def apply(self, features: Tensor, params: Params) -> Tensor:
+        """What the head makes of features at `params`; linear, so a direction in its space gives a tangent."""
+        return F.linear(features, params[self.weight], None if self.bias is None else params[self.bias])
+
+    def features_and_outputs(self, model: nn.Module, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Φ^f(x) and Φ(x) at `params`, for any module whose output is its head's output."""
+        seen: list[tuple[Tensor, Tensor]] = []
+        dtype = self.module.weight.dtype
+
+        def record(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            seen.append((inputs[0].to(dtype), output.to(dtype)))
+            return seen[-1][1]
+
+        handle = self.module.register_forward_hook(record)
+        try:
+            with torch.no_grad():
+                outputs = lookahead(model, params)(x)
+        finally:
+            handle.remove()
+        if len(seen) != 1 or outputs is not seen[0][1]:
+            raise InputError(
+                f"the output of {type(model).__name__} is not the output of its head {self.module}, as 'last_layer' "
+                "needs it to be; leave out what comes after the head, name another head, or use hypergradient='exact'"
+            )
+        return seen[0]
+
+
+def _find(model: nn.Module, head: nn.Linear | str | None) -> nn.Linear:
+    if isinstance(head, nn.Linear):
+        return head
+    if head is not None:
         named = dict(model.named_modules()).get(head)
-        if not isinstance(named, nn.Linear):
-            raise InputError(f"head='{head}' is not an nn.Linear of {type(model).__name__}; name one that is")
-        return named
-    found = [head] if head is not None else [m for m in model.modules() if isinstance(m, nn.Linear)]
+        if isinstance(named, nn.Linear):
+            return named
+        raise InputError(f"head='{head}' is not an nn.Linear of {type(model).__name__}; name one that is")
+    found = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not found:
         raise InputError(f"{type(model).__name__} has no nn.Linear to serve as its head; use hypergradient='exact'")
     return found[-1]
-
-
-def head_names(model: nn.Module, head: nn.Linear) -> tuple[str, str | None]:
-    """The names of the head's weight and bias among the parameters of `model`."""
-    names = {id(p): name for name, p in model.named_parameters()}
-    return names[id(head.weight)], None if head.bias is None else names[id(head.bias)]
-
-
-def features_and_outputs(model: nn.Module, params: Params, head: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Φ^f(x) and Φ(x) at `params`, for any module whose output is its head's output."""
-    seen: list[tuple[Tensor, Tensor]] = []
-
-    def record(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        seen.append((inputs[0].to(head.weight.dtype), output.to(head.weight.dtype)))
-        return seen[-1][1]
-
-    handle = head.register_forward_hook(record)
-    try:
-        net: Net = lookahead(model, params)
-        with torch.no_grad():
-            outputs = net(x)
-    finally:
-        handle.remove()
-    if len(seen) != 1 or outputs is not seen[0][1]:
-        raise InputError(
-            f"the output of {type(model).__name__} is not the output of its head {head}: 'last_layer' needs it to be; "
-            "leave out what comes after the head, name another head, or use hypergradient='exact'"
-        )
-    return seen[0]

@@ -14,11 +14,10 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from l2i.batch import Imputed, Net, Params, Student
 from l2i.bilevel.directional import Directional, central_difference, forward_mode
-from l2i.bilevel.head import features_and_outputs, find_head, head_names
+from l2i.bilevel.head import Head
 from l2i.bilevel.inner import Inner, detached, gradient, inner_step, lookahead
 from l2i.errors import InputError
 
@@ -139,7 +138,9 @@ def last_layer(
     `moves` says what takes the look-ahead step: the head alone, or all of θ before the closed form is applied.
     """
     inner = Inner(model, student, imputed.detached(), c_t)
-    outputs, tangent = _head_tangent(inner, params, c_h, eta, inner_steps, head, moves)
+    outputs, tangent = _head_tangent(
+        inner, params, c_h, Head.of(model, head), eta=eta, inner_steps=inner_steps, moves=moves
+    )
     return -(1.0 if eta is None else eta) * _mixed_derivative(inner, outputs, tangent)
 
 
@@ -158,7 +159,7 @@ def last_layer_paper(
 ) -> Tensor:
     """Eq. approx to the letter: η Σ_h (Φ(x_h) − y_h) ⟨Φ^f(x_h), Φ^f(x_u)⟩, whatever the distance."""
     inner = Inner(model, student, imputed.detached(), c_t)
-    _, tangent = _head_tangent(inner, params, c_h, eta, inner_steps, head, moves)
+    _, tangent = _head_tangent(inner, params, c_h, Head.of(model, head), eta=eta, inner_steps=inner_steps, moves=moves)
     if tangent.shape != imputed.z.shape:
         raise InputError("'last_layer_paper' needs one student output a label; use hypergradient='last_layer'")
     return (1.0 if eta is None else eta) / len(tangent) * inner.imputed.weight.unsqueeze(1) * tangent
@@ -168,36 +169,31 @@ def _head_tangent(
     inner: Inner,
     params: Params,
     c_h: Cost,
+    head: Head,
+    *,
     eta: float | None,
     inner_steps: int,
-    head: nn.Linear | str | None,
     moves: Literal["head", "all"],
 ) -> tuple[Tensor, Tensor]:
     """The student's outputs, and their derivative along V = ∇_head C^H(θ*)."""
     if inner_steps != 1:
-        raise InputError(
-            f"inner_steps={inner_steps} needs hypergradient='exact'; the last layer's closed form takes one step"
-        )
-    linear = find_head(inner.model, head)
-    weight, bias = head_names(inner.model, linear)
-    names = [weight] if bias is None else [weight, bias]
+        raise InputError(f"inner_steps={inner_steps} needs hypergradient='exact'; the last layer takes one step")
     with inner.replayed(params):
-        features, outputs = features_and_outputs(inner.model, detached(params), linear, inner.student.inputs)
+        features, outputs = head.features_and_outputs(inner.model, detached(params), inner.student.inputs)
 
     def head_cost(theta: Params) -> Tensor:
         """C(θ, z) where only the head moves: the encoder's features are shared by θ and θ*."""
-        ahead = F.linear(features, theta[weight], None if bias is None else theta[bias])
-        cost = inner.student.cost(ahead, inner.imputed)
+        cost = inner.student.cost(head.apply(features, theta), inner.imputed)
         with inner.replayed(theta):
             return cost if inner.c_t is None else cost + inner.c_t(lookahead(inner.model, theta))
 
     theta_star = detached(params)
     if eta is not None and moves == "head":
-        theta_star = inner_step(head_cost, params, eta=eta, wrt=names)
+        theta_star = inner_step(head_cost, params, eta=eta, wrt=head.names)
     elif eta is not None:
         theta_star = inner_step(inner.cost, params, eta=eta)
-    v = gradient(partial(inner.held_cost, c_h), theta_star, names)
-    return outputs, F.linear(features, v[weight], None if bias is None else v[bias])
+    v = gradient(partial(inner.held_cost, c_h), theta_star, head.names)
+    return outputs, head.apply(features, v)
 
 
 def unrolled(

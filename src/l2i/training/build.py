@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from l2i.bilevel.head import find_head
+from l2i.bilevel.head import Head
 from l2i.bilevel.hypergradient import HYPERGRADIENTS
 from l2i.bilevel.labels import Labels, LearnableLabels, OutputLabels
 from l2i.bilevel.outer import OuterStep
@@ -83,7 +83,7 @@ def make_outer(run: Run, task: Task, network: nn.Module) -> OuterStep | None:
     hypergradient = HYPERGRADIENTS[l2i.hypergradient]
     head = f"model.{l2i.head}" if l2i.head and run.precision == "bf16" else l2i.head
     if l2i.hypergradient.startswith("last_layer"):
-        find_head(network, head)  # a wrong name is found before the first step
+        Head.of(network, head)  # a wrong name is found before the first step
         hypergradient = partial(hypergradient, moves=l2i.moves)  # type: ignore[call-arg]
     labels: Labels = OutputLabels()
     if l2i.labels == "learnable":

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-SMALL = ["--steps", "200", "--eval-every", "20", "--save-every", "50", "--model.width", "16"]
+SMALL = ["--device", "cpu", "--steps", "200", "--eval-every", "20", "--save-every", "50", "--model.width", "16"]
 
 
 def l2i(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -218,7 +218,7 @@ def test_a_cost_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
 
 def test_compare_sets_methods_side_by_side(tmp_path: Path) -> None:
-    done = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--out", "cmp", cwd=tmp_path)
+    done = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--device", "cpu", "--out", "cmp", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for cell in (
         "digits/sl-40",
@@ -232,5 +232,5 @@ def test_compare_sets_methods_side_by_side(tmp_path: Path) -> None:
     assert [len(line["runs"]) for line in kept] == [2, 2, 2, 2]
     longer, base = kept[2]["runs"][0]["steps"], kept[1]["runs"][0]["steps"]
     assert longer > base
-    again = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--out", "cmp", cwd=tmp_path)
+    again = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--device", "cpu", "--out", "cmp", cwd=tmp_path)
     assert again.stdout == done.stdout

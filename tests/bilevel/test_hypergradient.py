@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from l2i.batch import Imputed, Student
 from l2i.bilevel import exact, finite_difference, last_layer, last_layer_paper, lookahead, trainable, unrolled
@@ -56,6 +57,20 @@ def test_finite_differences_come_close_to_exact(inner_steps: int) -> None:
     arguments = (p.model, p.params, p.student(), p.impute(), p.c_h)
     got = finite_difference(*arguments, eta=ETA, inner_steps=inner_steps)
     assert relative(got, exact(*arguments, eta=ETA, inner_steps=inner_steps)) < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 0.05)])
+def test_finite_differences_bear_kinks(dtype: torch.dtype, tolerance: float) -> None:
+    encoder = [nn.Linear(8, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()]
+    p = problem()._replace(model=nn.Sequential(*encoder, nn.Linear(64, 4)).to(FLOAT64))
+    wanted = exact(p.model, p.params, p.student(), p.impute(), p.c_h, eta=None)
+    p = p._replace(model=p.model.to(dtype), batch=tree_map_only(torch.Tensor, lambda t: rounded(t, dtype), p.batch))
+    got = finite_difference(p.model, p.params, p.student(), p.impute(), p.c_h, eta=None)
+    assert relative(got.to(FLOAT64), wanted) < tolerance
+
+
+def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def test_small_eta_is_the_limit_of_the_look_ahead() -> None:

@@ -16,7 +16,7 @@ def test_trainer_follows_algorithm_1(method, labels, update, rule):
     paper, mm, eta = update == "l2i-paper", method == "mixmatch", 0.5 if update == "l2i-paper" else None
     l2i = {"labels": labels, "hypergradient": rule, "outer_target": "method", "eta": eta, "eta_z": 0.1}
     sections = {"l2i": l2i, "method": {"weight": 2.0, "rampup": 2}, "optim": {"weight_decay": 0.01, "ema_decay": 0.6}}
-    run = replace(recipes.get(f"digits/{method}-{update}-40"), precision="float64", **sections)
+    run = replace(recipes.get(f"digits/{method}-{update}-40"), device="cpu", precision="float64", **sections)
     trainer, model = Trainer(run), Trainer(run).model
     shapes = dict(trainer.model.named_parameters())
     theta, teacher = (torch.cat([p.detach().flatten() for p in shapes.values()]) for _ in range(2))

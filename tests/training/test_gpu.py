@@ -13,7 +13,7 @@ PAPER = {"outer_update": "paper", "eta": 0.1, "inner_supervised": True}
 
 
 def conv(cell: str = "digits", **changes: object) -> Run:
-    return replace(recipes.get(cell), model={"name": "conv", "width": 8}, **changes)
+    return replace(recipes.get(cell), **{"model": {"name": "conv", "width": 8}, **changes})
 
 
 @pytest.mark.parametrize("hypergradient", ["exact", "last_layer", "finite_difference"])
@@ -31,12 +31,13 @@ def test_the_outer_gradient_is_the_cpus(hypergradient: str) -> None:
 @pytest.mark.parametrize(
     "l2i", [{"outer_update": "off"}, {}, {"hypergradient": "exact"}, {**PAPER, "labels": "learnable"}], ids=str
 )
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("cell", ["digits/fixmatch-l2i-40", "digits/mixmatch-l2i-40", "digits/mean-teacher-l2i-40"])
 def test_a_step_does_not_wait_for_the_device(cell: str, l2i: dict[str, object]) -> None:
     trainer = Trainer(conv(cell, device="cuda", l2i=l2i))
     trainer.step(0)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         trainer.step(1)
     finally:
         torch.cuda.set_sync_debug_mode("default")

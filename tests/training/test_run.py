@@ -10,7 +10,9 @@ from l2i import InputError, NonFiniteCost, recipes, replace, train
 
 
 def short(folder: Path, **changes: object) -> l2i.Run:
-    run = replace(recipes.get("digits"), steps=30, eval_every=10, save_every=20, model={"width": 8}, out=str(folder))
+    run = replace(
+        recipes.get("digits"), device="cpu", steps=30, eval_every=10, save_every=20, model={"width": 8}, out=str(folder)
+    )
     return replace(run, **changes)
 
 

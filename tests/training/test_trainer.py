@@ -12,7 +12,7 @@ from l2i.methods.pseudo_label import PseudoLabel
 
 
 def small(cell: str = "digits", **changes: object) -> Run:
-    return replace(recipes.get(cell), model={"name": "conv", "width": 4}, **changes)
+    return replace(recipes.get(cell), **{"device": "cpu", "model": {"name": "conv", "width": 4}, **changes})
 
 
 def dots() -> Splits:

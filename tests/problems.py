@@ -37,7 +37,7 @@ def network(dropout: float = 0.0) -> nn.Module:
 def task_named(kind: str) -> Task:
     if kind == "classification":
         return Classification(outputs=OUTPUTS)
-    return Regression.standardized(5 * torch.randn(20, OUTPUTS, dtype=FLOAT64) + 30)
+    return Regression.standardized(5 * torch.randn(20, OUTPUTS, dtype=FLOAT64) + 30, points=True)
 
 
 def labeled(task: Task, size: int) -> Labeled:

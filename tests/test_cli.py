@@ -79,7 +79,7 @@ def test_help_shows_every_field_with_its_meaning(tmp_path: Path) -> None:
 )
 def test_help_is_there_at_every_level(arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = l2i(*arguments, cwd=tmp_path)
-    assert "usage: l2i" in done.stdout
+    assert "usage: l2i" in (done.stdout if arguments else done.stderr)
     assert done.returncode == (0 if arguments else 2)
 
 
@@ -173,9 +173,9 @@ def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> N
         (("train", "digit"), "perhaps you meant 'digits'"),
         (("train", "digits", "--stepps", "3"), "perhaps you meant --steps"),
         (("train", "digits", "--steps", "many"), "--steps"),
-        (("train", "digits", "--data.num-labeled", "45"), "is not a multiple of 10 classes; use 40"),
+        (("train", "digits", "--data.num-labeled", "45"), "is not a positive multiple of 10 classes; use 40"),
         (("train", "digits", "--data.num-labeled", "5000"), "use at most"),
-        (("train", "digits", "--data.num-validation", "1200"), "num_validation=1200 leaves nothing"),
+        (("train", "digits", "--data.num-validation", "1200"), "num_validation=1200 must"),
         (("train", "digits", "--device", "tpu?"), "is not a device"),
         (("train", "digits", "--l2i.outer-update", "paper"), "set l2i.eta"),
         (("compare", "digitz"), "perhaps you meant 'digits'"),
@@ -211,7 +211,7 @@ def test_no_whole_checkpoint_left_is_wrong_input(tmp_path: Path) -> None:
 def test_a_cost_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     done = l2i("train", "digits", *SMALL, "--optim.lr", "1e30", "--out", "bad", cwd=tmp_path)
     assert done.returncode == 1
-    assert "is not finite from step 1 on" in done.stderr
+    assert "parameters is not finite from step 1 on" in done.stderr
     assert done.stderr.count("\n") == 1
     assert [path.name for path in (tmp_path / "bad" / "checkpoints").iterdir()] == ["0000000000.safetensors"]
     assert all(t.isfinite().all() for t in final_state(tmp_path / "bad").values())
@@ -220,14 +220,10 @@ def test_a_cost_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 def test_compare_sets_methods_side_by_side(tmp_path: Path) -> None:
     done = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--device", "cpu", "--out", "cmp", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for cell in (
-        "digits/sl-40",
-        "digits/fixmatch-40",
-        "digits/fixmatch-l2i-40",
-        "digits/fixmatch-40-as-long-as-l2i-40",
-    ):
+    for cell in ("sl-40", "fixmatch-40", "fixmatch-l2i-40", "fixmatch-40-longer"):
         assert cell in done.stdout
-    assert done.stdout.count("±") >= 8
+    assert done.stdout.count("±") >= 6
+    assert all(len(line) <= 80 for line in done.stdout.splitlines()[:8])
     kept = json.loads((tmp_path / "cmp" / "digits.json").read_text())
     assert [len(line["runs"]) for line in kept] == [2, 2, 2, 2]
     longer, base = kept[2]["runs"][0]["steps"], kept[1]["runs"][0]["steps"]

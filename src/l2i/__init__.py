@@ -5,23 +5,42 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from l2i import recipes
-    from l2i.config import L2I, Run, replace
+    from l2i.config import L2I, Data, Optim, Run, replace
+    from l2i.data.augment import Augment
+    from l2i.data.split import Samples, Splits, draw_splits
     from l2i.errors import InputError, NonFiniteCost, Stopped
+    from l2i.training.load import load_model
     from l2i.training.run import train
     from l2i.training.trainer import Trainer
 
-__all__ = ["L2I", "InputError", "NonFiniteCost", "Run", "Stopped", "Trainer", "recipes", "replace", "train"]
+__all__ = [
+    "L2I",
+    "Augment",
+    "Data",
+    "InputError",
+    "NonFiniteCost",
+    "Optim",
+    "Run",
+    "Samples",
+    "Splits",
+    "Stopped",
+    "Trainer",
+    "draw_splits",
+    "load_model",
+    "recipes",
+    "replace",
+    "train",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
-    "L2I": "l2i.config",
-    "Run": "l2i.config",
-    "replace": "l2i.config",
-    "InputError": "l2i.errors",
-    "NonFiniteCost": "l2i.errors",
-    "Stopped": "l2i.errors",
-    "Trainer": "l2i.training.trainer",
-    "train": "l2i.training.run",
+    "l2i.config": ("L2I", "Data", "Optim", "Run", "replace"),
+    "l2i.data.augment": ("Augment",),
+    "l2i.data.split": ("Samples", "Splits", "draw_splits"),
+    "l2i.errors": ("InputError", "NonFiniteCost", "Stopped"),
+    "l2i.training.load": ("load_model",),
+    "l2i.training.run": ("train",),
+    "l2i.training.trainer": ("Trainer",),
 }
 
 
@@ -29,6 +48,7 @@ def __getattr__(name: str) -> Any:
     """Public names are imported when first asked for: importing torch takes a second that `l2i list` does not need."""
     if name == "recipes":
         return import_module("l2i.recipes")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'l2i' has no attribute '{name}'")

@@ -28,7 +28,7 @@ class Unlabeled(NamedTuple):
     """The views of an unlabelled mini-batch; only those that the method asks for are drawn."""
 
     views: Mapping[str, Tensor]  # name -> [B, ...]
-    frame: Frame | None = None  # takes a label on `weak` to `weak2`; None where labels have no geometry
+    frame: Frame | None = None  # takes a label on `weak` to the student's view; None for samples that are no images
 
     @property
     def weak(self) -> Tensor:
@@ -64,6 +64,11 @@ class Imputed(NamedTuple):
 
     z: Tensor  # [B, C] or [B, D], differentiable where the net is
     weight: Tensor  # [B], detached: a confidence mask, or ones
+
+    @staticmethod
+    def whole(z: Tensor) -> Imputed:
+        """Labels that all count."""
+        return Imputed(z, torch.ones_like(z[:, 0]))
 
     def detached(self) -> Imputed:
         return Imputed(self.z.detach(), self.weight.detach())

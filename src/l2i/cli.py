@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from l2i.errors import InputError, NonFiniteCost, Stopped
 from l2i.registry import unknown
@@ -19,18 +20,25 @@ T = TypeVar("T")
 USAGE = """\
 usage: l2i COMMAND …
 
-  list                                methods, models, data sets and recipes, one a line
-  train RECIPE [--field value …]      one run, in runs/NAME; the same command goes on with it if it was cut
-  compare TABLE [--seeds N] [--cells] baseline against L2I on the same splits
-  evaluate RUN                        the averaged model of a run folder, on its test samples
+  list                           methods, models, data sets and recipes, one a line
+  train RECIPE [--field value …] one run, in runs/NAME; the same command goes on with it if it was cut
+  compare TABLE [--seeds N] [--cells CELL …] [--steps N]
+                                 baseline against L2I on the same splits
+  evaluate RUN [--device D]      the averaged model of a run folder, on its validation and test samples
 
-'l2i COMMAND --help' tells more; 'l2i train RECIPE --help' shows every field.
+'l2i train RECIPE --help' shows every field; 'l2i train digits' is a start.
 Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after saving."""
 
 
 def main() -> None:
     """Run a command and leave with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -39,32 +47,37 @@ def run(arguments: Sequence[str]) -> int:
         return dispatch(list(arguments))
     except InputError as error:
         return tell(error, 2)
-    except NonFiniteCost as error:
-        return tell(error, 1)
     except Stopped as error:
         return tell(error, error.exit_code)
     except KeyboardInterrupt:
         return tell("stopped", 130)
+    except BrokenPipeError:
+        raise
+    except (NonFiniteCost, OSError, MemoryError) as error:
+        return tell(error, 1)
 
 
 def tell(message: object, exit_code: int) -> int:
     """One line on stderr."""
-    print(f"l2i: {message}", file=sys.stderr)
+    print("l2i:", " ".join(str(message).split()), file=sys.stderr)
     return exit_code
 
 
 def dispatch(arguments: list[str]) -> int:
     """Hand the arguments to their command."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments:
+        print(USAGE, file=sys.stderr)
+        return 2
+    if arguments[0] in ("-h", "--help"):
         print(USAGE)
-        return 0 if arguments else 2
+        return 0
     if arguments[0] == "--version":
         from l2i import __version__
 
         print(__version__)
         return 0
     if arguments[0] not in COMMANDS:
-        raise unknown("command", arguments[0], list(COMMANDS))
+        raise unknown("command", arguments[0], list(COMMANDS), where="l2i --help")
     return COMMANDS[arguments[0]](arguments[1:])
 
 
@@ -89,13 +102,18 @@ def train(arguments: list[str]) -> int:
 
     name, rest = positional(arguments, "train", "RECIPE", "a recipe", recipes.names())
     default = recipes.get(name)
+    if any(word.partition("=")[0] in ("--method", "--method.name") for word in rest):
+        raise InputError(
+            "a method comes with its recipe, as in 'l2i train digits/mixmatch-l2i-40' ('l2i list' shows all)"
+        )
     chosen = parsed(type(default), rest, f"l2i train {name}", default)
 
     from l2i.training.folder import folder_of
     from l2i.training.run import train as train_run
 
+    done = (folder_of(chosen) / "result.json").exists()
     print(train_run(chosen))
-    print(f"in {folder_of(chosen)}")
+    print(f"in {folder_of(chosen)}{', done before; give another --out to train again' if done else ''}")
     return 0
 
 
@@ -114,14 +132,21 @@ def compare(arguments: list[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """The averaged model of a run folder, on its validation and test samples, as JSON."""
+
+    device: str | None = None
+    """cpu, cuda, …; the run's own by default."""
+
+
 def evaluate(arguments: list[str]) -> int:
     """A run folder."""
-    name, rest = positional(arguments, "evaluate", "RUN", "a run folder", [])
-    if rest:
-        raise InputError(f"'l2i evaluate RUN' takes a run folder alone, and was given '{rest[0]}' too; leave it out")
-    from l2i.training.run import evaluate_run
+    folder, rest = positional(arguments, "evaluate", "RUN", "a run folder", [])
+    options = parsed(EvaluateOptions, rest, f"l2i evaluate {folder}", EvaluateOptions())
+    from l2i.training.load import evaluate_run
 
-    print(json.dumps(evaluate_run(Path(name)), indent=2))
+    print(json.dumps(evaluate_run(folder, device=options.device), indent=2))
     return 0
 
 
@@ -137,11 +162,11 @@ def positional(arguments: list[str], command: str, word: str, what: str, known: 
     """The first argument, a name, and the rest."""
     if arguments and arguments[0] in ("-h", "--help"):
         listed = "".join(f"\n  {name}" for name in known)
-        print(f"usage: l2i {command} {word} …\n\n'l2i {command} {word} --help' shows its fields.{listed}")
+        print(f"usage: l2i {command} {word} …\n\n'l2i {command} {word} --help' shows what can be set.{listed}")
         sys.exit(0)
     if not arguments or arguments[0].startswith("-"):
         example = f", such as '{known[0]}'" if known else ""
-        raise InputError(f"'l2i {command}' needs {what}{example}: l2i {command} {word} …")
+        raise InputError(f"'l2i {command}' needs {what} as its first argument{example}: l2i {command} {word} …")
     return arguments[0], arguments[1:]
 
 
@@ -164,6 +189,6 @@ def one_line(box: str, prog: str) -> str:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
     inside = [line.strip("│ \n") for line in plain.splitlines() if line.startswith("│")]
     rule = next((i for i, line in enumerate(inside) if line.startswith("──")), len(inside))
-    near: list[Any] = [word for line in inside[rule:] for word in line.split()[:1] if word.startswith("--")]
+    near = [word for line in inside[rule:] for word in line.split()[:1] if word.startswith("--")]
     hint = f"; perhaps you meant {near[0]}" if near and "nrecognized" in box else ""
     return f"{' '.join(inside[:rule]) or plain.strip()}{hint} ('{prog} --help' shows all)"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +21,7 @@ from l2i.errors import InputError
 from l2i.training.checkpoint import write_whole
 from l2i.training.folder import Result
 from l2i.training.run import train
+from l2i.validate import validate
 
 MARK = "-l2i"
 
@@ -54,6 +57,9 @@ class Line:
     def figures(self) -> list[float]:
         return [r.figure for r in self.results]
 
+    def time(self) -> float:
+        return mean(r.seconds for r in self.results)
+
     def gain(self, baseline: Line | None) -> str:
         """The paired difference to a baseline, negative where this line is better."""
         if baseline is None:
@@ -69,9 +75,11 @@ def compare(table: str, options: Options) -> list[Line]:
     seeds = module.SEEDS if options.seeds is None else options.seeds
     if seeds < 1:
         raise InputError(f"seeds={seeds} must be at least 1")
+    for run in runs.values():
+        validate(at(run, options, seed=0))
     lines: dict[str, Line] = {}
     for cell, run in runs.items():
-        results = [one(run, options, seed=seed) for seed in range(seeds)]
+        results = [one(at(run, options, seed=seed)) for seed in range(seeds)]
         twin = lines.get(cell.replace(f"{MARK}-paper", "").replace(MARK, "")) if MARK in cell else None
         longer = None
         if twin is not None and options.equal_time:
@@ -81,19 +89,26 @@ def compare(table: str, options: Options) -> list[Line]:
     return list(lines.values())
 
 
-def one(run: Run, options: Options, *, seed: int, steps: int | None = None, suffix: str = "") -> Result:
-    """One seed of a cell, in a folder of its own."""
+def at(run: Run, options: Options, *, seed: int, steps: int | None = None, suffix: str = "") -> Run:
+    """A cell's run at one seed, in a folder of its own."""
     name = run.name + suffix
     out = str(Path(options.out) / f"{name.replace('/', '-')}-seed{seed}")
-    wanted = steps or options.steps or run.steps
-    return train(replace(run, name=name, seed=seed, steps=wanted, device=options.device, out=out))
+    wanted = next(s for s in (steps, options.steps, run.steps) if s is not None)
+    return replace(run, name=name, seed=seed, steps=wanted, device=options.device, out=out)
+
+
+def one(run: Run) -> Result:
+    """Train, and say so in a line."""
+    result = train(run)
+    print(result.short(), file=sys.stderr, flush=True)
+    return result
 
 
 def as_long(run: Run, base: Line, imputed: list[Result], cell: str, options: Options) -> Line:
     """The baseline with so many steps that each seed takes as long as it did with L2I."""
-    suffix = f"-as-long-as{cell[cell.index(MARK) :]}"
+    suffix = "-longer" + cell[cell.index(MARK) :].removeprefix(MARK).rpartition("-")[0]  # -longer-paper for -l2i-paper
     results = [
-        one(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)), suffix=suffix)
+        one(at(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)), suffix=suffix))
         for b, i in zip(base.results, imputed, strict=True)
     ]
     return Line(base.name + suffix, results)
@@ -107,34 +122,40 @@ def with_error(values: Iterable[float], digits: int = 2, sign: str = "") -> str:
 
 
 def rendered(title: str, lines: list[Line]) -> Table:
-    """The table as a person reads it."""
-    figure = lines[0].results[0].figure_name
-    shown = Table(title=title, title_justify="left")
-    gains = ("paired difference, same steps", "same time")
-    for heading in ("cell", f"test {figure}", *gains, "seeds", "steps", "seconds a run"):
-        shown.add_column(heading, justify="left" if heading == "cell" else "right")
+    """The table as a person reads it, on 80 columns."""
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown.add_column("cell", no_wrap=True)
+    for heading in (lines[0].results[0].figure_name, "Δ same steps", "Δ same time", "steps", "seconds"):
+        shown.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
         shown.add_row(
-            line.name,
+            line.name.partition("/")[2] or line.name,
             with_error(line.figures),
             line.gain(line.same_steps),
             line.gain(line.same_time),
-            str(len(line.results)),
             f"{mean(r.steps for r in line.results):.0f}",
-            with_error((r.seconds for r in line.results), digits=1),
+            f"{line.time():.1f}",
         )
     return shown
 
 
 def report(table: str, lines: list[Line], options: Options) -> None:
     """Print the table, and keep it as JSON beside the runs."""
-    first = lines[0].results[0]
-    console = Console(width=None if Console().is_terminal else 140)
-    console.print(rendered(f"{table}: mean ± standard error over {len(lines[0].results)} seeds", lines))
-    console.print(f"figure: {first.definition}; lower is better", highlight=False)
-    console.print("differences are paired by seed, L2I minus its baseline: below 0, L2I is better", highlight=False)
-    console.print(f"on {first.hardware}; torch {first.versions['torch']}, l2i {first.versions['l2i']}", highlight=False)
+    first, console = lines[0].results[0], Console(highlight=False, soft_wrap=True)
+    title = f"{table}, test set, {len(lines[0].results)} seeds: mean ± standard error"
+    console.print(rendered(title, lines), soft_wrap=False)
+    console.print(f"{first.figure_name}: {first.definition}.")
+    console.print(
+        "Δ: L2I minus its baseline, paired by seed, after as many steps or as long a time; below 0, L2I is better."
+    )
+    console.print("seconds: of a run, on average.")
+    for line in lines:
+        if line.same_time and not 0.9 < line.time() / line.same_time.time() < 1.1:
+            console.print(
+                f"Mind that {line.name} and its 'longer' baseline differ in time: the machine was not at rest."
+            )
+    console.print(f"On {first.hardware}; torch {first.versions['torch']}, l2i {first.versions['l2i']}.")
     plain: list[dict[str, Any]] = [{"cell": line.name, "runs": [asdict(r) for r in line.results]} for line in lines]
     path = Path(options.out) / f"{table}.json"
     write_whole(path, (json.dumps(plain, indent=2) + "\n").encode())
-    console.print(f"kept in {path}", highlight=False)
+    console.print(f"Kept in {path}.")

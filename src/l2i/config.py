@@ -51,7 +51,7 @@ class Optim:
     weight_decay: float = 0.0
     """Weight decay; 'decay' says which kind."""
     decay: Literal["decoupled", "l2"] = "decoupled"
-    """decoupled: θ ← (1 − weight_decay)·θ once a step, whatever the rate; l2: added to the gradient."""
+    """decoupled: θ ← (1 − weight_decay)·θ once a step, whatever the rate; l2: added to every gradient."""
     schedule: Literal["constant", "step", "cosine"] = "constant"
     """How the rate changes: not at all, by gamma at each milestone, or as FixMatch's cosine."""
     milestones: tuple[int, ...] = ()
@@ -66,7 +66,7 @@ class Optim:
 class L2I:
     """Learning to impute: the outer step."""
 
-    outer_update: Literal["off", "normalized", "paper"] = "off"
+    outer_update: Literal["off", "normalized", "paper"] = "normalized"
     """off: the base method alone; normalized: one step on g_base + ρ·‖g_base‖/‖g_outer‖·g_outer; paper: Algorithm 1."""
     rho: float = 0.3
     """ρ, the share of the outer gradient in a normalized update."""
@@ -83,11 +83,11 @@ class L2I:
     holdout: Literal["joint", "separate"] = "joint"
     """Hold-out samples drawn again from the labelled ones, or 40 % of the labels of each class set aside."""
     eta: float | None = None
-    """η, the inner rate; None for the limit of small η, where the update is normalized."""
+    """η, the inner rate. None, for a normalized update: the limit of small η, in which no inner step is taken."""
     eta_z: float = 1.0
     """η_z, the step of learnable labels."""
     inner_steps: int = 1
-    """K, steps of the look-ahead; more than one with 'exact', 'finite_difference' or 'unrolled'."""
+    """K, steps of the look-ahead where there is an eta; more than one with 'exact' or 'finite_difference'."""
     inner_supervised: bool = False
     """Whether C^T takes part in the inner step, as in the paper."""
     inner_weight: float = 1.0
@@ -117,7 +117,7 @@ class Run:
     precision: Literal["float32", "bf16", "float64"] = "float32"
     """Of the forwards: bf16 is autocast, with parameters and costs in float32."""
     eval_every: int = 100
-    """Steps between evaluations; the last 2 % of the steps have 20 more."""
+    """Steps between evaluations; in runs of 1,000 steps or more, the last 2 % of the steps have 20 more."""
     save_every: int = 500
     """Steps between checkpoints."""
     data: Data = field(default_factory=Data)
@@ -135,7 +135,20 @@ class Run:
 
 
 def replace(run: Run, **changes: Any) -> Run:
-    """The run with other fields; a dict changes fields of a section, as in steps=100, data={"num_labeled": 20}."""
+    """The run with other fields; a dict changes fields of a section, as in steps=100, data={"num_labeled": 20}.
+
+    A method may be given by name, with its default settings.
+    """
+    if isinstance(changes.get("method"), str):
+        changes["method"] = load("method", METHODS, changes["method"])()
+    for name, value in changes.items():
+        fields = [f.name for f in dataclasses.fields(run)]
+        if name not in fields:
+            raise unknown("field", name, fields, "l2i train RECIPE --help")
+        inner = [f.name for f in dataclasses.fields(getattr(run, name))] if isinstance(value, dict) else []
+        for key in value if isinstance(value, dict) else ():
+            if key not in inner:
+                raise unknown("field", f"{name}.{key}", [f"{name}.{k}" for k in inner], "l2i train RECIPE --help")
     done = {
         name: dataclasses.replace(getattr(run, name), **value) if isinstance(value, dict) else value
         for name, value in changes.items()
@@ -163,7 +176,7 @@ def _build(cls: type, plain: dict[str, Any], path: str) -> Any:
     known = {f.name: f for f in dataclasses.fields(cls)}
     for name in plain:
         if name not in known:
-            raise unknown("field", path + name, [path + k for k in known])
+            raise unknown("field", path + name, [path + k for k in known], "l2i train RECIPE --help")
     return cls(**{name: _value(hints[name], value, path + name) for name, value in plain.items()})
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from l2i.errors import InputError
 
 
-def unknown(kind: str, name: str, known: list[str]) -> InputError:
+def unknown(kind: str, name: str, known: list[str], where: str = "l2i list") -> InputError:
     """The error for a name that is not there, with the nearest one that is."""
     near = get_close_matches(name, known, n=1)
     hint = f"perhaps you meant '{near[0]}'" if near else f"choose one of {', '.join(known)}"
-    return InputError(f"unknown {kind} '{name}'; {hint} ('l2i list' shows all)")
+    return InputError(f"unknown {kind} '{name}'; {hint} ('{where}' shows all)")
 
 
 def load(kind: str, registry: dict[str, str], name: str) -> Any:

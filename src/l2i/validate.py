@@ -1,48 +1,87 @@
 """Checks of a run as a whole, before anything is read or written."""
 
-from l2i.config import L2I, Run
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from l2i.config import L2I, Run, from_json, to_json
 from l2i.errors import InputError
+
+MANY = 10**9
+RANGES: dict[str, tuple[float, float]] = {
+    "steps": (1, MANY),
+    "seed": (0, 2**63 - 1),
+    "threads": (0, 1024),
+    "eval_every": (1, MANY),
+    "save_every": (1, MANY),
+    "data.num_labeled": (1, MANY),
+    "data.num_validation": (0, MANY),
+    "data.weak.shift": (0, MANY),
+    "data.weak.noise": (0, 1e6),
+    "data.weak.cutout": (0, MANY),
+    "data.strong.shift": (0, MANY),
+    "data.strong.noise": (0, 1e6),
+    "data.strong.cutout": (0, MANY),
+    "batch.labeled": (1, MANY),
+    "batch.unlabeled": (1, MANY),
+    "batch.holdout": (1, MANY),
+    "model.width": (1, MANY),
+    "model.depth": (1, 10_000),
+    "model.dropout": (0, 0.999),
+    "method.weight": (0, 1e9),
+    "method.rampup": (0, MANY),
+    "method.threshold": (0, 1),
+    "method.temperature": (1e-3, 1e3),
+    "method.alpha": (1e-3, 1e3),
+    "l2i.rho": (0, 1e6),
+    "l2i.eta": (1e-12, 1e12),
+    "l2i.eta_z": (0, 1e12),
+    "l2i.inner_steps": (1, 1000),
+    "l2i.inner_weight": (1e-9, 1e9),
+    "l2i.outer_rate": (1e-12, 1e30),
+    "optim.lr": (1e-12, 1e30),
+    "optim.momentum": (0, 0.99999),
+    "optim.weight_decay": (0, 1),
+    "optim.gamma": (0, 1),
+    "optim.ema_decay": (0, 0.9999999),
+}
 
 
 def validate(run: Run) -> None:
-    """Raise InputError, saying what to do, where the fields of `run` cannot go together."""
-    _positive(run)
-    _outer(run, run.l2i)
-
-
-def _positive(run: Run) -> None:
-    least_one = {
-        "steps": run.steps,
-        "eval_every": run.eval_every,
-        "save_every": run.save_every,
-        "batch.labeled": run.batch.labeled,
-        "batch.unlabeled": run.batch.unlabeled,
-        "batch.holdout": run.batch.holdout,
-        "l2i.inner_steps": run.l2i.inner_steps,
-        "model.width": run.model.width,
-    }
-    for name, value in least_one.items():
-        if value < 1:
-            raise InputError(f"{name}={value} must be at least 1")
-    if run.threads < 0:
-        raise InputError(f"threads={run.threads} must not be negative; 0 leaves the choice to torch")
-    if run.seed < 0:
-        raise InputError(f"seed={run.seed} must not be negative")
-    if not run.optim.lr > 0:
-        raise InputError(f"optim.lr={run.optim.lr} must be above 0")
-    if not 0 <= run.optim.ema_decay < 1:
-        raise InputError(f"optim.ema_decay={run.optim.ema_decay} must be at least 0 and below 1")
+    """Raise InputError, saying what to do, where a field of `run` does not fit or fields cannot go together."""
+    from_json(to_json(run))  # types and choices, for runs made in Python
+    for path, value in _fields(run):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{path}={value} must be a finite number")
+        low, high = RANGES.get(path, (-math.inf, math.inf))
+        if isinstance(value, int | float) and not low <= value <= high:
+            raise InputError(f"{path}={value} must be at least {low:g} and at most {high:g}")
+    if run.out == "":
+        raise InputError("out is empty; give a folder, or leave it out for one under runs/")
     if run.optim.schedule == "step" and not run.optim.milestones:
         raise InputError("optim.schedule='step' needs optim.milestones, the steps at which the rate falls")
+    if run.optim.nesterov and (run.optim.name != "sgd" or not run.optim.momentum):
+        raise InputError("optim.nesterov is for optim.name='sgd' with an optim.momentum above 0; leave it out")
+    if run.l2i.outer_update != "off":
+        _outer(run, run.l2i)
+
+
+def _fields(section: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Every field of a dataclass and of those within it, by its path."""
+    found: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        found += (
+            _fields(value, f"{path}{field.name}.") if dataclasses.is_dataclass(value) else [(path + field.name, value)]
+        )
+    return found
 
 
 def _outer(run: Run, l2i: L2I) -> None:
-    if l2i.outer_update == "off":
-        return
     if not run.method.imputes:
-        raise InputError(
-            f"{run.method.name} imputes no labels, so there is nothing to learn; use l2i.outer_update='off'"
-        )
+        raise InputError(f"{run.method.name} imputes no labels, so L2I has none to learn; use l2i.outer_update='off'")
     if l2i.outer_update == "paper" and l2i.eta is None:
         raise InputError(
             "l2i.outer_update='paper' looks ahead by a real step; set l2i.eta "
@@ -50,13 +89,11 @@ def _outer(run: Run, l2i: L2I) -> None:
         )
     if l2i.hypergradient == "unrolled" and l2i.eta is None:
         raise InputError("l2i.hypergradient='unrolled' takes a real inner step; set l2i.eta")
-    if l2i.eta is not None and not l2i.eta > 0:
-        raise InputError(f"l2i.eta={l2i.eta} must be above 0")
-    if l2i.rho < 0:
-        raise InputError(f"l2i.rho={l2i.rho} must not be negative")
     if l2i.hypergradient.startswith("last_layer") and l2i.inner_steps != 1:
-        raise InputError(
-            f"l2i.inner_steps={l2i.inner_steps} needs l2i.hypergradient='exact'; the last layer takes one step"
-        )
+        raise InputError(f"l2i.inner_steps={l2i.inner_steps} needs l2i.hypergradient='exact'; the last layer takes one")
+    if l2i.hypergradient == "last_layer_paper" and l2i.inner_weight != 1:
+        raise InputError("l2i.hypergradient='last_layer_paper' knows no l2i.inner_weight; use 'last_layer'")
+    if l2i.hypergradient == "finite_difference" and run.precision == "bf16":
+        raise InputError("finite differences are lost in the rounding of bf16; use precision='float32'")
     if l2i.outer_optimizer == "own" and l2i.outer_rate is None:
         raise InputError("l2i.outer_optimizer='own' needs l2i.outer_rate, its learning rate")

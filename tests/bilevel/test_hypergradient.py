@@ -204,6 +204,24 @@ def test_last_layer_takes_the_head_that_is_named() -> None:
         last_layer(*arguments, eta=ETA, head="nose")
 
 
+def test_last_layer_refuses_a_head_that_is_frozen_or_shared() -> None:
+    p = problem()
+    tied = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).to(FLOAT64)
+    tied[2].weight = tied[0].weight
+    frozen = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4).requires_grad_(False)).to(FLOAT64)
+    for model in (tied, frozen):
+        with pytest.raises(InputError, match="is frozen or shares its weights; use hypergradient='exact'"):
+            last_layer(model, trainable(model), p.student(), p.impute(), p.c_h, eta=ETA)
+
+
+def test_finite_differences_along_nothing_are_nothing() -> None:
+    p = problem()
+    got = finite_difference(
+        p.model, p.params, p.student(), p.impute(), lambda net: net(p.batch.labeled.x).sum() * 0, eta=None
+    )
+    assert torch.equal(got, torch.zeros_like(got))
+
+
 def test_last_layer_takes_one_inner_step() -> None:
     p = problem()
     with pytest.raises(InputError, match="inner_steps=3"):

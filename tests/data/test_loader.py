@@ -5,6 +5,7 @@ from l2i.data.augment import Augment
 from l2i.data.loader import Batches, Loader, beta_quantiles, step_seed
 from l2i.data.split import Samples, Splits
 from l2i.errors import InputError
+from l2i.methods.pi_model import PiModel
 from l2i.tasks import Classification, Regression
 from problems import method_named
 
@@ -92,25 +93,17 @@ def test_step_seeds_do_not_collide() -> None:
     assert len({step_seed(seed, step) for seed in range(20) for step in range(500)}) == 10_000
 
 
-def test_landmarks_move_with_their_crop() -> None:
+@pytest.mark.parametrize("view", ["weak2", "strong"])
+def test_landmarks_move_with_their_crop(view: str) -> None:
     """A bright dot and its place: labels of labelled samples, and the frame between two views, follow the shifts."""
     place = torch.randint(2, 7, (40, 2))
     x = torch.zeros(40, 1, 9, 9)
     x[torch.arange(40), 0, place[:, 1], place[:, 0]] = 1.0
-    samples = Samples(x, place.float())
-    splits = Splits(labeled=samples, unlabeled=samples, holdout=samples, validation=samples, test=samples, classes=None)
-    task = Regression.standardized(samples.y)
-    loader = Loader(
-        splits,
-        task,
-        method_named("mean-teacher"),
-        sizes=Batches(),
-        weak=Augment(shift=2),
-        strong=Augment(),
-        seed=0,
-        holdout=False,
-    )
-    batch = loader.draw(0)
+    splits = Splits.given(labeled=(x, place), unlabeled=x, test=(x, place), points=True)
+    task = Regression.standardized(splits.labeled.y, points=True)
+    weak, strong = Augment(shift=2), Augment(shift=1)
+    method = PiModel(student_view=view)
+    batch = Loader(splits, task, method, sizes=Batches(), weak=weak, strong=strong, seed=0, holdout=False).draw(0)
 
     def found(images: torch.Tensor) -> torch.Tensor:
         at = images.flatten(1).argmax(dim=1)
@@ -118,5 +111,5 @@ def test_landmarks_move_with_their_crop() -> None:
 
     assert torch.allclose(task.decode(batch.labeled.y), found(batch.labeled.x), atol=1e-4)
     carried = task.move(task.encode(found(batch.unlabeled.weak)), batch.unlabeled.frame)
-    assert torch.allclose(task.decode(carried), found(batch.unlabeled.weak2), atol=1e-4)
-    assert not torch.equal(batch.unlabeled.weak, batch.unlabeled.weak2)
+    assert torch.allclose(task.decode(carried), found(batch.unlabeled.views[view]), atol=1e-4)
+    assert not torch.equal(batch.unlabeled.weak, batch.unlabeled.views[view])

@@ -54,11 +54,12 @@ def test_the_seed_decides() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_labeled": 22}, "num_labeled=22 is not a multiple of 4 classes; use 20"),
+        ({"num_labeled": 22}, "num_labeled=22 is not a positive multiple of 4 classes; use 20"),
         ({"num_labeled": 2}, "use 4"),
         ({"num_labeled": 400}, "use at most"),
         ({"holdout": "separate", "num_labeled": 4}, "at least 2 labels a class"),
-        ({"num_validation": 100}, "num_validation=100 leaves nothing"),
+        ({"num_validation": 100}, "num_validation=100 must"),
+        ({"classes": 3, "num_labeled": 21}, "whole numbers from 0 to 2"),
         ({"samples": Samples(torch.zeros(9, 1), torch.ones(9).long()), "num_validation": 0}, "one class"),
     ],
 )

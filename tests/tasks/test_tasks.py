@@ -2,12 +2,13 @@ import pytest
 import torch
 
 from l2i.data.frames import Frame
+from l2i.errors import InputError
 from l2i.tasks import Classification, Regression
 from problems import FLOAT64
 
 
 def regression() -> Regression:
-    return Regression.standardized(torch.randn(50, 4, dtype=FLOAT64) * 3 + 7)
+    return Regression.standardized(torch.randn(50, 4, dtype=FLOAT64) * 3 + 7, points=True)
 
 
 def test_classification_distance_is_a_mean_over_classes() -> None:
@@ -68,6 +69,17 @@ def test_a_label_is_carried_to_another_crop_in_pixels() -> None:
     offset = torch.tensor([[1.0, -2.0]], dtype=FLOAT64).repeat(3, 1)
     moved = task.decode(task.move(task.encode(y), Frame.translation(offset)))
     assert torch.allclose(moved, y + torch.tensor([1.0, -2.0, 1.0, -2.0], dtype=FLOAT64))
+
+
+def test_targets_that_are_no_points_stay_when_the_image_moves() -> None:
+    task, y = Regression.standardized(torch.randn(9, 3)), torch.rand(3, 3)
+    assert torch.equal(task.move(y, Frame.translation(torch.ones(3, 2))), y)
+
+
+@pytest.mark.parametrize(("shape", "points"), [((9,), False), ((9, 3), True)])
+def test_targets_of_the_wrong_shape_are_named(shape: tuple[int, ...], points: bool) -> None:
+    with pytest.raises(InputError, match=r"use \[N, D\]"):
+        Regression.standardized(torch.randn(shape), points=points)
 
 
 def test_classes_have_no_geometry() -> None:

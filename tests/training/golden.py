@@ -1,6 +1,7 @@
-"""The first 20 steps of every method × {off, O, L} in float64. Run as a script, it writes them anew."""
+"""The first 20 steps of every method × {off, O, L} in float64. As a script, it writes those missing, or `--all`."""
 
 import json
+import sys
 from pathlib import Path
 
 from l2i import Run, Trainer, recipes, replace
@@ -8,6 +9,7 @@ from l2i.methods import METHODS
 
 FOLDER = Path(__file__).parent.parent / "golden"
 STEPS = 20
+VALUES = ("c_t", "c_u", "c_h", "gradient", "outer_ratio_raw")
 LABELS = {"off": {"outer_update": "off"}, "O": {"labels": "output"}, "L": {"labels": "learnable"}}
 CASES = [(method, labels) for method in METHODS for labels in LABELS if method != "supervised" or labels == "off"]
 
@@ -27,7 +29,8 @@ def trace(method: str, labels: str) -> list[dict[str, float]]:
     rows = []
     for step in range(STEPS):
         trainer.step(step)
-        rows.append(trainer.meter.read())
+        means = trainer.meter.read()
+        rows.append({name: means[name] for name in VALUES})
     return rows
 
 
@@ -37,5 +40,6 @@ def path_of(method: str, labels: str) -> Path:
 
 if __name__ == "__main__":
     for case in CASES:
-        path_of(*case).write_text(json.dumps(trace(*case), indent=1) + "\n")
-        print(path_of(*case))
+        if "--all" in sys.argv or not path_of(*case).exists():
+            path_of(*case).write_text(json.dumps(trace(*case), indent=1) + "\n")
+            print(path_of(*case))

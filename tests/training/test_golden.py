@@ -7,6 +7,7 @@ from golden import CASES, STEPS, path_of, trace
 
 @pytest.mark.parametrize(("method", "labels"), CASES)
 def test_costs_follow_the_golden_trace(method: str, labels: str) -> None:
+    assert path_of(method, labels).exists(), "write it: python tests/training/golden.py"
     golden = json.loads(path_of(method, labels).read_text())
     assert len(golden) == STEPS
     for step, (got, wanted) in enumerate(zip(trace(method, labels), golden, strict=True)):

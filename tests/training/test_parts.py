@@ -14,7 +14,7 @@ from l2i.errors import InputError, NonFiniteCost
 from l2i.tasks import Classification
 from l2i.training.checkpoint import checkpoints, load_checkpoint, newest_whole, save_checkpoint
 from l2i.training.ema import Teacher
-from l2i.training.evaluate import evaluate, evaluation_steps, final_figure, final_steps
+from l2i.training.evaluate import evaluate, final_figure, final_steps, is_evaluated
 from l2i.training.meter import NAMES, Meter
 from l2i.training.optim import Stepper, rate_factor
 
@@ -77,9 +77,9 @@ def test_evaluations_that_count_lie_in_the_last_fiftieth() -> None:
         assert len(set(counted)) == 20
         assert counted[-1] == steps
         assert counted[0] > 0.98 * steps - 1
-        assert set(counted) <= evaluation_steps(steps, 100_000)
+        assert all(is_evaluated(step, steps, 10**9) for step in counted)
     assert final_steps(999) == [999]
-    assert evaluation_steps(250, 100) == {100, 200, 250}
+    assert [step for step in range(1, 251) if is_evaluated(step, 250, 100)] == [100, 200, 250]
 
 
 def test_final_figure_is_the_median() -> None:
@@ -96,6 +96,13 @@ def test_evaluation_is_in_evaluation_mode_and_in_batches() -> None:
     assert whole == batched
     assert model.training
     assert int(model[2].num_batches_tracked) == 0
+
+
+def test_evaluation_leaves_each_module_in_its_mode() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).train()
+    model[1].eval()
+    evaluate(model, Samples(torch.randn(5, 4), torch.randint(3, (5,))), Classification(outputs=3))
+    assert (model.training, model[1].training) == (True, False)
 
 
 def values(**changes: float) -> dict[str, torch.Tensor]:
@@ -117,7 +124,7 @@ def test_the_meter_names_the_first_bad_step_and_cost() -> None:
     meter.check()
     meter.add(values(c_u=math.nan), 1)
     meter.add(values(c_u=math.nan, c_t=math.inf), 2)
-    with pytest.raises(NonFiniteCost, match="c_u is not finite from step 1 on"):
+    with pytest.raises(NonFiniteCost, match="c_u is not finite from step 2 on"):
         meter.check()
 
 
@@ -136,6 +143,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     newest.write_bytes(newest.read_bytes()[:-50])
     assert load_checkpoint(newest) is None
     assert newest_whole(tmp_path)[1] == {"step": 10}
+    assert newest.with_suffix(".damaged").exists()
     checkpoints(tmp_path)[0].write_bytes(b"nonsense")
     with pytest.raises(InputError, match="no whole checkpoint is left"):
         newest_whole(tmp_path)

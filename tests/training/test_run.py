@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import l2i
-from l2i import InputError, NonFiniteCost, recipes, replace, train
+from l2i import Augment, InputError, NonFiniteCost, Splits, load_model, recipes, replace, train
+from l2i.training.folder import held
 
 
 def short(folder: Path, **changes: object) -> l2i.Run:
@@ -55,9 +58,10 @@ def test_a_run_cut_before_its_result_was_written_ends_the_same(tmp_path: Path) -
     assert train(short(folder), quiet=True).figure == figure
 
 
-def test_a_bad_state_is_not_saved(tmp_path: Path) -> None:
-    run = short(tmp_path / "run", optim={"lr": 1e30}, eval_every=30)
-    with pytest.raises(NonFiniteCost, match="not finite from step 1"):
+@pytest.mark.parametrize("save_every", [1, 20])
+def test_a_bad_state_is_not_saved(tmp_path: Path, save_every: int) -> None:
+    run = short(tmp_path / "run", optim={"lr": 1e30}, eval_every=30, save_every=save_every)
+    with pytest.raises(NonFiniteCost, match="not finite from step 1 on"):
         train(run, quiet=True)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["0000000000.safetensors"]
 
@@ -66,6 +70,80 @@ def test_wrong_input_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="use 40"):
         train(short(tmp_path / "run", data={"num_labeled": 45}), quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with held(folder), pytest.raises(InputError, match="another process is at work"):
+        train(short(folder), quiet=True)
+    train(short(folder), quiet=True)
+
+
+def test_a_run_cut_while_its_config_was_written_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json.partial").write_text("{")
+    assert train(short(folder), quiet=True).steps == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("result.json", "{}"), ("result.json", "nonsense"), ("config.json", '"abc"'), ("config.json", "[]")],
+)
+def test_damaged_files_are_named(tmp_path: Path, name: str, content: str) -> None:
+    folder = tmp_path / "run"
+    train(short(folder), quiet=True)
+    (folder / name).write_text(content)
+    with pytest.raises(InputError, match=f"{name} is damaged"):
+        train(short(folder), quiet=True)
+
+
+def test_a_damaged_metrics_file_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(short(folder), quiet=True)
+    (folder / "result.json").unlink()
+    path = folder / "metrics.jsonl"
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(InputError, match=r"metrics\.jsonl is damaged"):
+        train(short(folder), quiet=True)
+
+
+def own_splits() -> Splits:
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    return Splits.given(labeled=(x[:20], y[:20]), unlabeled=x[20:150], test=(x[150:], y[150:]), classes=2)
+
+
+def own_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def test_own_data_and_an_own_model_make_a_run_that_can_be_loaded(tmp_path: Path) -> None:
+    noisy = {"weak": Augment(noise=0.1), "strong": Augment(noise=0.3)}
+    run = short(tmp_path / "run", data=noisy)
+    splits, model = own_splits(), own_model()
+    result = train(run, splits=splits, model=model, quiet=True)
+    loaded = load_model(tmp_path / "run", splits=splits, model=own_model())
+    assert not loaded.training
+    wrong = (loaded(splits.test.x).argmax(1) != splits.test.y).float().mean()
+    assert 100 * float(wrong) == pytest.approx(result.figure)
+    with pytest.raises(InputError, match="of another network"):
+        load_model(tmp_path / "run", splits=splits, model=nn.Sequential(nn.Linear(5, 2)))
+
+
+def test_a_model_of_the_wrong_width_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"output for a mini-batch is \[40, 3\]; it must be \[40, 2\]"):
+        train(
+            short(tmp_path / "run", data={"weak": Augment(), "strong": Augment()}),
+            splits=own_splits(),
+            model=nn.Linear(5, 3),
+        )
+
+
+def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    model[3].weight = model[1].weight
+    assert train(short(tmp_path / "run"), model=model, quiet=True).steps == 30
 
 
 @pytest.mark.parametrize("name", l2i.__all__)

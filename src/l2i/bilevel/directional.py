@@ -35,7 +35,7 @@ def central_difference(function: Callable[[Params], Tensor], params: Params, v: 
     """Two passes at θ ± εv. Noise in bf16: use float32 (good to some per cent) or better."""
     length = torch.stack([d.norm() for d in v.values()]).norm()
     size = torch.stack([p.norm() for p in params.values()]).norm()
-    epsilon = STEP[size.dtype] * (1 + size) / length.clamp_min(torch.finfo(size.dtype).tiny)
+    epsilon = STEP[size.dtype] * (1 + size) / torch.where(length > 0, length, torch.ones_like(length))
     with torch.no_grad():
         ahead, behind = (
             function({name: (p + sign * epsilon * v[name]).requires_grad_() for name, p in params.items()})

@@ -25,7 +25,11 @@ class Head:
     def of(model: nn.Module, head: nn.Linear | str | None = None) -> Head:
         """The head given or named, or the model's last nn.Linear."""
         module = _find(model, head)
-        names = {id(p): name for name, p in model.named_parameters()}
+        every = [(id(p), name) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+        names = dict(every)
+        mine = [p for p in (module.weight, module.bias) if p is not None]
+        if any(sum(key == id(p) for key, _ in every) != 1 for p in mine):
+            raise InputError(f"the head {module} is frozen or shares its weights; use hypergradient='exact'")
         return Head(module, names[id(module.weight)], None if module.bias is None else names[id(module.bias)])
 
     @property

@@ -62,7 +62,8 @@ class LearnableLabels:
         with torch.enable_grad():
             (d_logits,) = torch.autograd.grad(self.to_label(logits), logits, d_z)
         if self.normalized:
-            d_logits = d_logits * (len(z) / d_logits.norm().clamp_min(torch.finfo(z.dtype).tiny))
+            size = d_logits.norm()
+            d_logits = d_logits * torch.where(size > 0, len(z) / size, size)  # nothing to learn: nothing moves
         return self.to_label(logits.detach() - self.eta_z * d_logits)
 
     def gradient(self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor) -> Params:

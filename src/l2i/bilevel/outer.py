@@ -67,7 +67,9 @@ class OuterStep:
             c_t=c_t,
             head=self.head,
         )
-        return OuterGradient(self.labels.gradient(model, params, student, imputed, d_z), seen[-1].detach())
+        gradient = self.labels.gradient(model, params, student, imputed, d_z)
+        torch.rand((), device=d_z.device)  # moves the generator on, past the dropout masks that were replayed
+        return OuterGradient(gradient, seen[-1].detach())
 
 
 def norm(gradient: Params) -> Tensor:
@@ -76,8 +78,14 @@ def norm(gradient: Params) -> Tensor:
     return size
 
 
+def scaled_to(base: Params, outer: Params, *, ratio: float) -> Params:
+    """g_outer with a norm of `ratio` times that of g_base; nothing, where it has vanished."""
+    size = norm(outer)
+    scale = torch.where(size > 0, ratio * norm(base) / size, size)
+    return {name: scale * g for name, g in outer.items()}
+
+
 def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:
     """g_base + ρ · ‖g_base‖/‖g_outer‖ · g_outer: both gradients in one optimizer step, at a fixed ratio."""
-    size = norm(outer)
-    scale = torch.where(size > 0, rho * norm(base) / size, torch.zeros_like(size))
-    return {name: base[name] + scale * outer[name] for name in base}
+    added = scaled_to(base, outer, ratio=rho)
+    return {name: g + added[name] for name, g in base.items()}

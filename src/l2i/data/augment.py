@@ -34,9 +34,16 @@ class Augment:
         """The view [B, ...] and, for images, where its points went."""
         if x.ndim != 4:
             if self.shift or self.flip or self.cutout:
-                raise InputError("shift, flip and cutout are for images [B, C, H, W]; use noise for other data")
+                raise InputError(
+                    "shift, flip and cutout are for images [B, C, H, W]; "
+                    "leave them out of data.weak and data.strong, and use noise"
+                )
             return self.perturb(x, generator), None
         frame = Frame.translation(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype))
+        if self.shift >= min(x.shape[2:]):
+            raise InputError(
+                f"a shift of {self.shift} pixels moves images of {list(x.shape[2:])} out of sight; use less"
+            )
         if self.shift:
             x, moved = shift(x, self.shift, generator, self.padding)
             frame = frame.then(moved)

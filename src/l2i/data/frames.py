@@ -20,7 +20,7 @@ class Frame(NamedTuple):
 
     def apply(self, points: Tensor) -> Tensor:
         """Map labels [B, 2L], laid out as x, y, x, y, …"""
-        pairs = points.view(len(points), -1, 2)  # [B, L, 2]
+        pairs = points.reshape(len(points), -1, 2)  # [B, L, 2]
         return (self.scale.unsqueeze(1) * pairs + self.offset.unsqueeze(1)).flatten(1)
 
     def inverse(self) -> Frame:

@@ -78,7 +78,7 @@ class Loader:
         frames: dict[str, Frame | None] = {}
         for name in dict.fromkeys(self.method.views):
             views[name], frames[name] = (self.strong if name == "strong" else self.weak)(x, self.generator)
-        there, here = frames.get("weak2"), frames.get("weak")
+        here, there = frames["weak"], frames[self.method.student_view]
         return Unlabeled(views, None if there is None or here is None else here.inverse().then(there))
 
     def pick(self, count: int, size: int) -> Tensor:

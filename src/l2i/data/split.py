@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The five sets of a run. `classes` is None for regression."""
+    """The five sets of a run; `classes` is None for regression."""
 
     labeled: Samples
     unlabeled: Samples
@@ -39,13 +40,58 @@ class Splits:
     validation: Samples
     test: Samples
     classes: int | None
+    points: bool = False
+    """Regression: whether targets are points x, y, x, y, … in pixels, which move with the image."""
+
+    @staticmethod
+    def given(
+        *,
+        labeled: tuple[Any, Any],
+        unlabeled: Any,
+        test: tuple[Any, Any],
+        validation: tuple[Any, Any] | None = None,
+        classes: int | None = None,
+        points: bool = False,
+    ) -> Splits:
+        """Sets of your own, as tensors or arrays: inputs and labels, but inputs alone for `unlabeled`.
+
+        With `classes`, labels are whole numbers from 0; without, targets [N, D]. The hold-out set is the labelled one.
+        """
+        first = samples_of(*labeled, classes)
+        x = torch.as_tensor(unlabeled)
+        hidden = Samples(x, torch.full((len(x), *first.y.shape[1:]), -1, dtype=first.y.dtype))
+        checked = first.take(torch.arange(0)) if validation is None else samples_of(*validation, classes)
+        return Splits(
+            labeled=first,
+            unlabeled=hidden,
+            holdout=first,
+            validation=checked,
+            test=samples_of(*test, classes),
+            classes=classes,
+            points=points,
+        )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Splits:
         sets = {
             name: getattr(self, name).to(device, dtype)
             for name in ("labeled", "unlabeled", "holdout", "validation", "test")
         }
-        return Splits(**sets, classes=self.classes)
+        return dataclasses.replace(self, **sets)
+
+
+def samples_of(x: Any, y: Any, classes: int | None) -> Samples:
+    """Inputs and labels as tensors, checked."""
+    inputs, labels = torch.as_tensor(x), torch.as_tensor(y)
+    labels = labels.float() if classes is None else labels.long()
+    if len(inputs) != len(labels):
+        raise InputError(f"{len(inputs)} samples and {len(labels)} labels do not match; give a label to each")
+    if classes is not None and (
+        labels.ndim != 1 or (len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes)
+    ):
+        raise InputError(
+            f"class labels must be [N] whole numbers from 0 to {classes - 1}; set classes, or number them so"
+        )
+    return Samples(inputs, labels)
 
 
 def draw_splits(
@@ -59,10 +105,13 @@ def draw_splits(
     seed: int,
 ) -> Splits:
     """Draw validation rows, then balanced labels among the rest; what is left is unlabelled."""
+    train, test = samples_of(*train, classes), samples_of(*test, classes)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(train.x), generator=generator)
     if not 0 <= num_validation < len(order):
-        raise InputError(f"num_validation={num_validation} leaves nothing of {len(order)} training samples; use fewer")
+        raise InputError(
+            f"num_validation={num_validation} must be at least 0 and leave some of {len(order)} training samples"
+        )
     validation, rest = order[:num_validation], order[num_validation:]
     groups = by_class(train.y, rest, classes)
     per_class = labels_per_class(num_labeled, groups)
@@ -93,9 +142,11 @@ def by_class(y: Tensor, rows: Tensor, classes: int | None) -> list[Tensor]:
 def labels_per_class(num_labeled: int, groups: list[Tensor]) -> int:
     """How many labels each class gets, or what is wrong with the number asked for."""
     classes, fewest = len(groups), min(len(group) for group in groups)
+    if fewest == 0:
+        raise InputError("a class has no training samples left to label; lower num_validation, or leave the class out")
     if num_labeled < classes or num_labeled % classes:
         nearest = max(1, num_labeled // classes) * classes
-        raise InputError(f"num_labeled={num_labeled} is not a multiple of {classes} classes; use {nearest}")
+        raise InputError(f"num_labeled={num_labeled} is not a positive multiple of {classes} classes; use {nearest}")
     if num_labeled // classes > fewest:
         raise InputError(
             f"num_labeled={num_labeled} asks for {num_labeled // classes} labels a class, but one class has only "

@@ -59,8 +59,7 @@ class Method:
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
         """ψ: the label of the weak view, carried to the student's."""
-        z = self.carried(task, task.label(net(batch.unlabeled.weak)), batch)
-        return Imputed(z, torch.ones_like(z[:, 0]))
+        return Imputed.whole(self.carried(task, task.label(net(batch.unlabeled.weak)), batch))
 
     def carried(self, task: Task, z: Tensor, batch: Batch) -> Tensor:
         """A label of the weak view as a label of the student's."""

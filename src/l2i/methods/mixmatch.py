@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import Method
+from l2i.methods.base import Method, View
 from l2i.tasks.base import Task
 
 
@@ -27,13 +27,16 @@ class MixMatch(Method):
     """The Beta distribution of the mixing share."""
 
     @property
+    def views(self) -> tuple[View, ...]:
+        return ("weak", "weak2", self.student_view)
+
+    @property
     def mix_alpha(self) -> float:
         return self.alpha
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
         mean = (task.label(net(batch.unlabeled.weak)) + task.label(net(batch.unlabeled.weak2))) / 2
-        sharp = mean ** (1 / self.temperature)
-        return Imputed(sharp / sharp.sum(dim=1, keepdim=True), torch.ones_like(mean[:, 0]))
+        return Imputed.whole(task.label(task.logits(mean) / self.temperature))  # mean^(1/T), safe for small T
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
         def cost(outputs: Tensor, imputed: Imputed) -> Tensor:

@@ -11,7 +11,7 @@ def conv(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
     if len(shape) != 3 or min(shape[1:]) < 2**network.depth:
         raise InputError(
             f"model.name='conv' with depth {network.depth} needs images [C, H, W] of at least {2**network.depth} "
-            f"pixels, not samples of shape {list(shape)}; lower model.depth or use model.name='mlp'"
+            f"pixels, not samples of shape {list(shape)}; use model.name='mlp', or a lower model.depth for small images"
         )
     layers: list[nn.Module] = []
     channels = shape[0]

@@ -36,7 +36,8 @@ def wide_resnet(shape: tuple[int, ...], outputs: int, network: Network) -> Class
     if len(shape) != 3 or network.depth < 10 or (network.depth - 4) % 6:
         raise InputError(
             f"model.name='wide-resnet' needs images and a depth of 6n + 4 (10, 16, 22, 28, …), "
-            f"not samples of shape {list(shape)} and depth {network.depth}; use --model.depth 28"
+            f"not samples of shape {list(shape)} and depth {network.depth}; "
+            "use model.depth=28, or model.name='mlp' for other samples"
         )
     widths = [16, 16 * network.width, 32 * network.width, 64 * network.width]
     layers: list[nn.Module] = [nn.Conv2d(shape[0], widths[0], 3, padding=1, bias=False)]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from l2i.batch import Imputed
 from l2i.data.frames import Frame
+from l2i.errors import InputError
 from l2i.tasks.base import Task
 
 
@@ -22,12 +23,19 @@ class Regression(Task):
 
     mean: Tensor  # [D]
     std: Tensor  # [D]
+    points: bool = False
+    """Whether targets are points x, y, x, y, … in pixels, which move with the image."""
 
     @staticmethod
-    def standardized(y: Tensor) -> Regression:
+    def standardized(y: Tensor, *, points: bool = False) -> Regression:
         """The task for labels `y` [N, D], with their mean and spread; a constant coordinate keeps its units."""
+        if y.ndim != 2 or (points and y.shape[1] % 2):
+            raise InputError(
+                f"regression targets of shape {list(y.shape)} do not fit; use [N, D], with D even for points x, y, …"
+            )
         std = y.std(dim=0, correction=0)
-        return Regression(outputs=y.shape[1], mean=y.mean(dim=0), std=torch.where(std > 0, std, torch.ones_like(std)))
+        spread = torch.where(std > 0, std, torch.ones_like(std))
+        return Regression(outputs=y.shape[1], mean=y.mean(dim=0), std=spread, points=points)
 
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return (outputs - target).square().mean(dim=1)
@@ -39,7 +47,7 @@ class Regression(Task):
         return z
 
     def commit(self, z: Tensor, threshold: float) -> Imputed:
-        return Imputed(z, torch.ones_like(z[:, 0]))
+        return Imputed.whole(z)
 
     def target(self, y: Tensor) -> Tensor:
         return y
@@ -52,7 +60,7 @@ class Regression(Task):
         return outputs * self.std + self.mean
 
     def move(self, z: Tensor, frame: Frame | None) -> Tensor:
-        return z if frame is None else self.encode(frame.apply(self.decode(z)))
+        return z if frame is None or not self.points else self.encode(frame.apply(self.decode(z)))
 
     def figure(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (self.decode(outputs) - y).double().square().mean().sqrt()

@@ -15,6 +15,7 @@ from l2i.config import Run
 from l2i.data import DATASETS
 from l2i.data.split import Splits
 from l2i.errors import InputError
+from l2i.methods import METHODS
 from l2i.methods.base import Method
 from l2i.models import MODELS
 from l2i.registry import load
@@ -29,6 +30,8 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise InputError(f"device='{name}' is not a device; use cpu, cuda or auto") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device='{name}' is not supported; use cpu, cuda or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(
             f"device='{name}' asks for a GPU and this machine has none that torch can use; use cpu or auto"
@@ -60,9 +63,10 @@ def make_task(splits: Splits, method: Method) -> Task:
     if splits.classes is not None:
         task = Classification(outputs=splits.classes)
     else:
-        task = Regression.standardized(splits.labeled.y)
+        task = Regression.standardized(splits.labeled.y, points=splits.points)
     if task.kind not in method.tasks:
-        raise InputError(f"{method.name} is for {' and '.join(method.tasks)}, and these labels ask for {task.kind}")
+        fitting = [name for name in METHODS if task.kind in load("method", METHODS, name).tasks]
+        raise InputError(f"{method.name} is not for {task.kind}; use one of {', '.join(fitting)}")
     return task
 
 
@@ -70,7 +74,7 @@ def build_model(run: Run, splits: Splits, task: Task) -> nn.Module:
     """The network of the run, its weights drawn by its seed."""
     make = load("model", MODELS, run.model.name)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.seed)
+        torch.default_generator.manual_seed(run.seed)
         model: nn.Module = make(tuple(splits.labeled.x.shape[1:]), task.outputs, run.model)
     return model
 

@@ -24,12 +24,18 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)  # the new name, too, must outlive a power cut
+        os.fsync(folder)
+        os.close(folder)
 
 
 def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any]) -> None:
     """Save the state after `step` steps; older checkpoints than the one before it go."""
     folder.mkdir(exist_ok=True)
-    content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"json": json.dumps(meta)})
+    content = save(
+        {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}, {"json": json.dumps(meta)}
+    )
     write_whole(folder / f"{step:010d}.safetensors", content)
     for old in checkpoints(folder)[:-KEEP]:
         old.unlink()
@@ -52,11 +58,14 @@ def load_checkpoint(path: Path) -> tuple[Params, dict[str, Any]] | None:
 
 def newest_whole(folder: Path) -> tuple[Params, dict[str, Any]]:
     """The newest checkpoint that can be read; raises where none can."""
+    damaged: list[Path] = []
     for path in reversed(checkpoints(folder)):
         loaded = load_checkpoint(path)
         if loaded is not None:
+            for bad in damaged:
+                bad.replace(bad.with_suffix(".damaged"))  # no longer one of those kept
             return loaded
+        damaged.append(path)
     raise InputError(
-        f"no whole checkpoint is left in {folder}, so the run cannot go on; "
-        "give another --out, or remove the run folder to start again"
+        f"no whole checkpoint is left in {folder}; train in another --out, or remove the run folder to start again"
     )

@@ -17,10 +17,9 @@ DEFINITION = "median of the last 20 evaluations of the averaged model on the tes
 SHORT_DEFINITION = "the averaged model on the test set, at the last step"
 
 
-def evaluation_steps(steps: int, every: int) -> set[int]:
-    """The steps after which to evaluate: a curve, and what the final figure is made of."""
-    curve = set(range(every, steps + 1, every)) | {steps}
-    return curve if steps < SHORT else curve | set(final_steps(steps))
+def is_evaluated(step: int, steps: int, every: int) -> bool:
+    """Whether to evaluate after `step`: for a curve, and for what the final figure is made of."""
+    return step % every == 0 or step in final_steps(steps)
 
 
 def final_steps(steps: int) -> list[int]:
@@ -36,8 +35,9 @@ def final_figure(curve: dict[int, float], steps: int) -> float:
 @torch.no_grad()
 def evaluate(model: nn.Module, samples: Samples, task: Task, *, batch: int = 1024) -> float:
     """The task's figure on whole `samples`, in evaluation mode."""
-    was_training = model.training
+    training = {module: module.training for module in model.modules()}
     model.eval()
     outputs = torch.cat([model(x) for x in samples.x.split(batch)])
-    model.train(was_training)
+    for module, before in training.items():
+        module.training = before
     return float(task.figure(outputs, samples.y))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,10 @@ from l2i.config import Run, from_json, to_json
 from l2i.errors import InputError
 from l2i.training.checkpoint import write_whole
 
+if sys.platform != "win32":
+    import fcntl
+
+LOCK = ".lock"
 ELSEWHERE = ("out", "device")  # fields that may differ when a run goes on
 
 
@@ -35,9 +42,13 @@ class Result:
     versions: dict[str, str]
     hardware: str
 
-    def __str__(self) -> str:
-        figure = f"{self.figure_name} {self.figure:.2f} ({self.definition})"
+    def short(self) -> str:
+        """In a line."""
+        figure = f"{self.figure_name} {self.figure:.2f}"
         return f"{self.name}, seed {self.seed}: {figure}, {self.steps} steps in {self.seconds:.1f} s"
+
+    def __str__(self) -> str:
+        return f"{self.short()}\n({self.definition})"
 
 
 def folder_of(run: Run) -> Path:
@@ -47,18 +58,26 @@ def folder_of(run: Run) -> Path:
 
 def read_run(folder: Path) -> Run:
     """The configuration that a run folder holds."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InputError(f"{folder} is not a run folder (it has no config.json); give another")
     try:
-        return from_json(json.loads((folder / "config.json").read_text()))
-    except FileNotFoundError:
-        raise InputError(f"{folder} is not a run folder (it has no config.json); give the folder of a run") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError):
-        raise InputError(f"{folder}/config.json is damaged; restore it, or give another folder") from None
+        return from_json(dict(**json.loads(path.read_text())))  # a TypeError where it is no JSON object
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise InputError(f"{path} is damaged; restore it, or give another folder") from None
 
 
 def read_result(folder: Path) -> Result | None:
     """What the run came to, where it is done."""
     path = folder / "result.json"
-    return Result(**json.loads(path.read_text())) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return Result(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        raise InputError(f"{path} is damaged; remove it, and the same command writes it anew") from None
 
 
 def write_result(folder: Path, result: Result) -> None:
@@ -66,13 +85,28 @@ def write_result(folder: Path, result: Result) -> None:
     write_whole(folder / "result.json", (json.dumps(asdict(result), indent=2) + "\n").encode())
 
 
-def claim(folder: Path, run: Run) -> None:
-    """Make the folder this run's, or find that it is already; never overwrite another's."""
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder, made where it is not there, for this process alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w")
+    except OSError as error:
+        raise InputError(f"{folder} cannot be a run folder ({error.strerror}); give another --out") from None
+    with lock:
+        if sys.platform != "win32":  # which has no such locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(f"another process is at work in {folder}; wait, or give another --out") from None
+        yield
+
+
+def check(folder: Path, run: Run) -> None:
+    """That the folder is free, or this run's already; another's is never overwritten."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give another --out")
-    if not folder.exists() or not any(folder.iterdir()):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / "config.json", (json.dumps(to_json(run), indent=2) + "\n").encode())
+    if not folder.exists() or all(path.name == LOCK or path.suffix == ".partial" for path in folder.iterdir()):
         return
     differences = _differences(to_json(read_run(folder)), to_json(run))
     if differences:
@@ -80,6 +114,13 @@ def claim(folder: Path, run: Run) -> None:
             f"{folder} holds a run of another configuration ({'; '.join(differences[:4])}); "
             "give another --out, or remove the folder"
         )
+
+
+def claim(folder: Path, run: Run) -> None:
+    """Make the folder this run's."""
+    check(folder, run)
+    if not (folder / "config.json").exists():
+        write_whole(folder / "config.json", (json.dumps(to_json(run), indent=2) + "\n").encode())
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> list[str]:

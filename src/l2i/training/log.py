@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from l2i.errors import InputError
 
@@ -26,9 +27,13 @@ class Metrics:
         path = folder / "metrics.jsonl"
         if size > (path.stat().st_size if path.exists() else 0):
             raise InputError(f"{path} is shorter than the checkpoint says; restore it, or give another --out")
+        try:
+            kept = path.read_bytes()[:size] if size else b""
+            self.rows: list[Row] = [json.loads(line) for line in kept.splitlines()]
+        except ValueError:
+            raise InputError(f"{path} is damaged; restore it, or give another --out") from None
         self.file = path.open("ab")
         self.file.truncate(size)
-        self.rows: list[Row] = [json.loads(line) for line in path.read_bytes().splitlines()]
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -57,6 +62,9 @@ class Events:
             if name != "step" and value is not None:
                 self.writer.add_scalar(name, value, row["step"])
 
+    def flush(self) -> None:
+        self.writer.flush()
+
     def close(self) -> None:
         self.writer.close()
 
@@ -70,10 +78,10 @@ class Bar:
         self.began = self.said = time.monotonic()
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[costs]}"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[costs]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         )
         self.progress = Progress(
             *columns, console=self.console, transient=True, disable=quiet or not self.console.is_terminal
@@ -90,10 +98,10 @@ class Bar:
         told = f"{rate:.0f} steps/s {self.costs}"
         self.progress.update(self.task, costs=told)
         if not self.console.is_terminal:
-            left = (self.steps - step) / rate
-            self.console.print(
-                f"{self.label}: step {step} of {self.steps}, {told}, {left:.0f} s left", highlight=False, soft_wrap=True
-            )
+            self.say(f"{self.label}: step {step} of {self.steps}, {told}, {(self.steps - step) / rate:.0f} s left")
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def show(self, row: Row) -> None:
         shown = {name: row[name] for name in ("c_t", "c_u", "c_h", "test") if row.get(name) is not None}

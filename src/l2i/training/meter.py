@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from l2i.batch import Params
 from l2i.errors import NonFiniteCost
 
-NAMES = ("c_t", "c_u", "c_h", "gradient", "outer_ratio", "outer_ratio_raw")
+NAMES = ("c_t", "c_u", "c_h", "gradient", "outer_ratio", "outer_ratio_raw", "parameters")
 
 
 class Meter:
@@ -34,17 +32,17 @@ class Meter:
         if bad:
             step, name = min(bad, key=lambda pair: (pair[0], NAMES.index(pair[1])))
             raise NonFiniteCost(
-                f"{name} is not finite from step {step} on; the last good checkpoint is kept: "
-                "lower optim.lr (or l2i.eta, l2i.rho), or look at the data for values that are not numbers"
+                f"{name} is not finite from step {step + 1} on; the last good checkpoint is kept; "
+                "start again, in another --out, with a lower optim.lr or l2i.eta, or look for bad values in the data"
             )
 
     def read(self) -> dict[str, float]:
-        """The means, and a new start; values that were never taken are left out."""
+        """The means, and a new start; raises where a value is not a number."""
+        self.check()
         count = max(1, int(self.count))
         means = dict(zip(NAMES, (self.total / count).tolist(), strict=True))
         self.total.zero_()
         self.count.zero_()
-        assert all(math.isfinite(value) for value in means.values())
         return means
 
     def state(self) -> Params:

@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from l2i.config import Run
-from l2i.errors import Stopped
+from l2i.config import Run, to_json
+from l2i.data.split import Splits
+from l2i.errors import NonFiniteCost, Stopped
 from l2i.training import folder as folders
 from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
-from l2i.training.evaluate import DEFINITION, SHORT, SHORT_DEFINITION, evaluation_steps, final_figure
+from l2i.training.evaluate import DEFINITION, SHORT, SHORT_DEFINITION, final_figure, is_evaluated
 from l2i.training.folder import Result
 from l2i.training.log import Bar, Events, Metrics, Row
 from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
 
 
-def train(run: Run, *, quiet: bool = False) -> Result:
-    """Train, or go on with, `run` in its folder, and return what it came to. A run that is done is not done again."""
+def train(run: Run, *, splits: Splits | None = None, model: nn.Module | None = None, quiet: bool = False) -> Result:
+    """Train, or go on with, `run` in its folder, and return what it came to. A run that is done is not done again.
+
+    `splits` and `model` may be your own; they are then not part of what config.json says.
+    """
     folder = folders.folder_of(run)
+    folders.check(folder, run)
     done = folders.read_result(folder)
     if done is not None:
-        folders.claim(folder, run)
         return done
-    trainer = Trainer(run)  # wrong input is found here, before anything is written
-    folders.claim(folder, run)
-    devices = [trainer.device] if trainer.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), cpu_threads(run.threads):
-        torch.manual_seed(run.seed)
-        training = Training(trainer, folder, quiet=quiet)
-        try:
-            result = training.finish()
-        finally:
-            training.close()
-    folders.write_result(folder, result)
+    with cpu_threads(run.threads), StopRequest() as stop:
+        trainer = Trainer(run, splits=splits, model=model)  # wrong input is found here, before anything is written
+        devices = [trainer.device] if trainer.device.type == "cuda" else []
+        with folders.held(folder), torch.random.fork_rng(devices):
+            torch.manual_seed(run.seed)
+            folders.claim(folder, run)
+            with closing(Training(trainer, folder, stop, quiet=quiet)) as training:
+                result = training.finish()
+            folders.write_result(folder, result)
     return result
 
 
@@ -52,35 +56,19 @@ def cpu_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def evaluate_run(folder: Path) -> dict[str, float | int | str | None]:
-    """The averaged model of the newest checkpoint in a run folder, on validation and test samples."""
-    run = folders.read_run(folder)
-    trainer = Trainer(run)
-    tensors, meta = newest_whole(folder / "checkpoints")
-    with torch.random.fork_rng():
-        trainer.load(tensors)
-    return {
-        "name": run.name,
-        "seed": run.seed,
-        "step": meta["step"],
-        "figure": trainer.task.figure_name,
-        **trainer.figures(),
-    }
-
-
 class Training:
     """The loop around a trainer's steps."""
 
-    def __init__(self, trainer: Trainer, folder: Path, *, quiet: bool) -> None:
-        self.trainer, self.run, self.folder, self.quiet = trainer, trainer.run, folder, quiet
+    def __init__(self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool) -> None:
+        self.trainer, self.run, self.folder, self.stop, self.quiet = trainer, trainer.run, folder, stop, quiet
         self.start, self.earlier, size = 0, 0.0, 0
         self.saved = folder / "checkpoints"
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
             tensors, meta = newest_whole(self.saved)
             trainer.load(tensors)
             self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
-        if self.start == 0:
-            save_checkpoint(self.saved, 0, trainer.state(), {"step": 0, "seconds": 0.0, "metrics_size": 0})
+        else:
+            self.write_checkpoint(0, seconds=0.0, metrics_size=0)
         self.metrics = Metrics(folder, size=size)
         self.events = Events(folder, step=self.start)
         self.began = time.monotonic()
@@ -88,18 +76,17 @@ class Training:
     def finish(self) -> Result:
         """Take the steps that are left."""
         label = f"{self.run.name} seed {self.run.seed}"
-        evaluations = evaluation_steps(self.run.steps, self.run.eval_every)
-        with StopRequest() as stop, Bar(label, start=self.start, steps=self.run.steps, quiet=self.quiet) as bar:
+        with Bar(label, start=self.start, steps=self.run.steps, quiet=self.quiet) as bar:
             if self.start:
-                bar.console.print(f"{self.folder}: resuming from step {self.start}", highlight=False)
+                bar.say(f"{self.folder}: resuming from step {self.start}")
             for t in range(self.start, self.run.steps):
                 self.trainer.step(t)
-                if t + 1 in evaluations:
+                if is_evaluated(t + 1, self.run.steps, self.run.eval_every):
                     bar.show(self.evaluate(t + 1))
-                if (t + 1) % self.run.save_every == 0 or t + 1 == self.run.steps or stop.received:
+                if (t + 1) % self.run.save_every == 0 or t + 1 == self.run.steps or self.stop.received:
                     self.save(t + 1)
-                if stop.received:
-                    raise Stopped(stop.received, f"stopped at step {t + 1}; the same command goes on from there")
+                if self.stop.received:
+                    raise Stopped(self.stop.received, f"stopped at step {t + 1}; the same command goes on from there")
                 bar.advance(t + 1)
         return self.result()
 
@@ -113,7 +100,6 @@ class Training:
     def evaluate(self, step: int) -> Row:
         """A row of metrics: means since the last row, and the averaged model on validation and test samples."""
         trainer = self.trainer
-        trainer.meter.check()
         means = trainer.meter.read()
         has_outer = trainer.outer is not None
         row: Row = {
@@ -128,6 +114,9 @@ class Training:
             "lr": trainer.optimizer.rate(step - 1),
             **trainer.figures(),
         }
+        for name, value in row.items():
+            if value is not None and not math.isfinite(value):
+                raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
         self.metrics.add(row)
         self.events.add(row)
         return row
@@ -135,7 +124,11 @@ class Training:
     def save(self, step: int) -> None:
         """A checkpoint of a state that is known to be good."""
         self.trainer.meter.check()
-        meta = {"step": step, "seconds": self.seconds(), "metrics_size": self.metrics.size()}
+        self.events.flush()
+        self.write_checkpoint(step, seconds=self.seconds(), metrics_size=self.metrics.size())
+
+    def write_checkpoint(self, step: int, *, seconds: float, metrics_size: int) -> None:
+        meta = {"step": step, "seconds": seconds, "metrics_size": metrics_size, "config": to_json(self.run)}
         save_checkpoint(self.saved, step, self.trainer.state(), meta)
 
     def result(self) -> Result:

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from l2i.batch import Batch, Net, Params, Student
 from l2i.bilevel.inner import lookahead, trainable
-from l2i.bilevel.outer import OuterGradient, OuterStep, norm, normalized_sum
+from l2i.bilevel.outer import OuterGradient, OuterStep, norm, scaled_to
 from l2i.config import Run
 from l2i.data.loader import Loader
 from l2i.data.split import Splits
+from l2i.errors import InputError
 from l2i.methods.base import Costs, Method
 from l2i.methods.pi_model import PiModel
 from l2i.training.build import build_model, dtype_of, load_splits, make_outer, make_task, pick_device
@@ -32,7 +33,10 @@ class BaseGradient(NamedTuple):
 
 
 class Trainer:
-    """The state of a run, and its steps. `splits` and `model` may be your own."""
+    """The state of a run, and its steps: `for t in range(run.steps): trainer.step(t)`, then `trainer.figures()`.
+
+    `splits` (see `Splits.given`) and `model`, any nn.Module, may be your own. `l2i.train` adds a run folder to it.
+    """
 
     def __init__(self, run: Run, *, splits: Splits | None = None, model: nn.Module | None = None) -> None:
         validate(run)
@@ -62,6 +66,7 @@ class Trainer:
             holdout=self.outer is not None,
         )
         self.meter = Meter(self.device)
+        self.rehearse()
 
     def at_precision(self, model: nn.Module) -> nn.Module:
         return Autocast(model) if self.run.precision == "bf16" else model
@@ -70,19 +75,21 @@ class Trainer:
         """One pass of Algorithm 1's loop; the comments give its lines."""
         batch = self.loader.draw(t)  # 3
         base = self.base_gradient(batch, t)  # 4, 5
-        outer = None
         if self.outer is None:
+            outer, applied = None, {}
             self.optimizer(base.gradient, t)  # 6
         elif self.run.l2i.outer_update == "normalized":
             outer = self.outer_gradient(self.outer, batch)  # 7 to 10, at the same θ
-            self.optimizer(normalized_sum(base.gradient, outer.gradient, rho=self.run.l2i.rho), t)  # 6 and 11 in one
+            applied = scaled_to(base.gradient, outer.gradient, ratio=self.run.l2i.rho)
+            self.optimizer({name: g + applied[name] for name, g in base.gradient.items()}, t)  # 6 and 11 in one
         else:
             self.optimizer(base.gradient, t)  # 6: θ becomes θ̂
             outer = self.outer_gradient(self.outer, batch)  # 7 to 10, at θ̂
-            self.outer_optimizer(outer.gradient, t)  # 11
+            applied = outer.gradient
+            self.outer_optimizer(applied, t)  # 11
         self.optimizer.decay()
         self.teacher.update(self.model, t)
-        self.meter.add(self.measured(base, outer), t)
+        self.meter.add(self.measured(base, outer, applied), t)
 
     def base_gradient(self, batch: Batch, t: int) -> BaseGradient:
         """The gradient of C^T + λ C^U(Z), with labels imputed at θ (or by the teacher)."""
@@ -112,11 +119,12 @@ class Trainer:
         fixed = imputed.detached()
         return outer(self.network, self.params, student, imputed, c_h, c_t=lambda net: supervised.evaluate(net, fixed))
 
-    def measured(self, base: BaseGradient, outer: OuterGradient | None) -> dict[str, Tensor]:
+    def measured(self, base: BaseGradient, outer: OuterGradient | None, applied: Params) -> dict[str, Tensor]:
         """The step's figures, still on the device."""
         size, none = norm(base.gradient), torch.zeros_like(base.costs.c_t)
-        raw = none if outer is None else torch.where(size > 0, norm(outer.gradient) / size, none)
-        realised = raw if self.run.l2i.outer_update == "paper" else torch.where(raw > 0, self.run.l2i.rho, none)
+        raw, realised = none, none
+        if outer is not None:
+            raw, realised = (torch.where(size > 0, n / size, 0 * n) for n in (norm(outer.gradient), norm(applied)))
         return {
             "c_t": base.costs.c_t,
             "c_u": base.costs.c_u,
@@ -124,7 +132,31 @@ class Trainer:
             "gradient": size,
             "outer_ratio": realised,
             "outer_ratio_raw": raw,
+            "parameters": norm({name: p.detach() for name, p in self.params.items()}),
         }
+
+    def rehearse(self) -> None:
+        """Take the gradients of step 0 and no step, so that what cannot work is found before a run begins."""
+        kept = [buffer.clone() for buffer in self.model.buffers()]
+        devices = [self.device] if self.device.type == "cuda" else []
+        try:
+            with torch.random.fork_rng(devices):
+                batch = self.loader.draw(0)
+                self.check_outputs(lookahead(self.network, self.params)(batch.labeled.x))
+                self.base_gradient(batch, 0)
+                if self.outer is not None:
+                    self.outer_gradient(self.outer, batch)
+        except InputError:
+            raise
+        except ValueError as error:  # what torch says of shapes and sizes that do not fit
+            raise InputError(f"the first step cannot be taken with these settings: {error}") from error
+        for buffer, before in zip(self.model.buffers(), kept, strict=True):
+            buffer.copy_(before)
+
+    def check_outputs(self, outputs: Tensor) -> None:
+        wanted = (self.run.batch.labeled, self.task.outputs)
+        if tuple(outputs.shape) != wanted:
+            raise InputError(f"the model's output for a mini-batch is {list(outputs.shape)}; it must be {list(wanted)}")
 
     def figures(self) -> dict[str, float | None]:
         """The averaged model's figure on the validation and test samples."""
@@ -157,14 +189,13 @@ class Trainer:
             self.outer_optimizer.load(part("outer_optimizer"))
         self.meter.load(part("meter"))
         generators = part("generator")
-        self.loader.generator.set_state(generators["loader"])
         torch.set_rng_state(generators["torch"])
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and "cuda" in generators:
             torch.cuda.set_rng_state(generators["cuda"], self.device)
 
     def generators(self) -> Params:
-        """The loader's generator, and those that dropout draws from."""
-        states = {"loader": self.loader.generator.get_state(), "torch": torch.get_rng_state()}
+        """Those that dropout draws from; the loader's is seeded anew at each step."""
+        states = {"torch": torch.get_rng_state()}
         if self.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.device)
         return states

@@ -5,8 +5,22 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_own_loop_runs_and_is_short() -> None:
-    script = EXAMPLES / "own_loop.py"
-    assert len(script.read_text().splitlines()) <= 40
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert float(done.stdout.split()[2]) < 25
+def run(script: str, folder: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / script)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_own_loop_runs_and_is_short(tmp_path: Path) -> None:
+    assert len((EXAMPLES / "own_loop.py").read_text().splitlines()) <= 40
+    assert float(run("own_loop.py", tmp_path).split()[2]) < 25
+
+
+def test_own_data_runs_and_tells_methods_apart(tmp_path: Path) -> None:
+    *errors, imputed = run("own_data.py", tmp_path).splitlines()
+    assert [line.split(":")[0] for line in errors] == [
+        "cancer-supervised-off",
+        "cancer-fixmatch-off",
+        "cancer-fixmatch-normalized",
+    ]
+    assert all(float(line.split()[-2]) < 20 for line in errors)
+    assert set(imputed.partition("[")[2].strip("]").split(", ")) <= {"0", "1"}

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
 
 from l2i.errors import InputError
 
+BAR = 10  # characters
 EVERY = 5.0  # seconds between lines where there is no terminal to draw a bar on
 
 Row = dict[str, float | int | None]
@@ -78,10 +78,10 @@ class Bar:
         self.began = self.said = time.monotonic()
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(bar_width=16),
+            BarColumn(bar_width=BAR),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[costs]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            TextColumn("{task.fields[costs]}"),
         )
         self.progress = Progress(
             *columns, console=self.console, transient=True, disable=quiet or not self.console.is_terminal
@@ -95,8 +95,11 @@ class Bar:
             return
         self.said = now
         rate = (step - self.start) / (now - self.began)
-        told = f"{rate:.0f} steps/s {self.costs}"
-        self.progress.update(self.task, costs=told)
+        told = f"{rate:.0f}/s {self.costs}"
+        room = (
+            self.console.width - len(self.label) - BAR - 2 * len(str(self.steps)) - 12
+        )  # so that costs give way first
+        self.progress.update(self.task, costs=told[: max(0, room)])
         if not self.console.is_terminal:
             self.say(f"{self.label}: step {step} of {self.steps}, {told}, {(self.steps - step) / rate:.0f} s left")
 
@@ -104,8 +107,8 @@ class Bar:
         self.console.print(line, highlight=False, soft_wrap=True)
 
     def show(self, row: Row) -> None:
-        shown = {name: row[name] for name in ("c_t", "c_u", "c_h", "test") if row.get(name) is not None}
-        self.costs = " ".join(f"{name} {value:.3g}" for name, value in shown.items())
+        shown = {name: row[name] for name in ("test", "c_t", "c_u", "c_h") if row.get(name) is not None}
+        self.costs = " ".join(f"{name} {value:.2g}" for name, value in shown.items())
 
     def __enter__(self) -> Self:
         self.progress.start()

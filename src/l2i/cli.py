@@ -53,8 +53,12 @@ def run(arguments: Sequence[str]) -> int:
         return tell("stopped", 130)
     except BrokenPipeError:
         raise
-    except (NonFiniteCost, OSError, MemoryError) as error:
+    except (NonFiniteCost, OSError) as error:
         return tell(error, 1)
+    except (RuntimeError, MemoryError) as error:
+        if not re.search(r"out of memory|allocate memory", f"{type(error).__name__} {error}"):
+            raise
+        return tell("out of memory; use smaller batches or a smaller model", 1)
 
 
 def tell(message: object, exit_code: int) -> int:

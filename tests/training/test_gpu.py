@@ -41,7 +41,7 @@ def test_a_step_does_not_wait_for_the_device(cell: str, l2i: dict[str, object]) 
         trainer.step(1)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    trainer.meter.check()
+    assert trainer.meter.read()["c_t"] > 0
 
 
 def test_bf16_comes_close_to_float32() -> None:

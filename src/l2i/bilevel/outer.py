@@ -50,18 +50,13 @@ class OuterStep:
         C^T takes part in the inner step as `c_t` or, where its targets hold z as well, as the student `mixed_c_t`.
         """
         seen: list[Tensor] = []
-
-        def watched(net: Net) -> Tensor:
-            seen.append(c_h(net))
-            return seen[-1]
-
         inner = student.weighted(self.inner_weight)
         d_z = self.hypergradient(
             model,
             detached(params),
             inner if mixed_c_t is None else mixed_c_t.joined(inner),
             imputed,
-            watched,
+            _remembered(c_h, seen),
             eta=self.eta,
             inner_steps=self.inner_steps,
             c_t=c_t,
@@ -70,6 +65,16 @@ class OuterStep:
         gradient = self.labels.gradient(model, params, student, imputed, d_z)
         torch.rand((), device=d_z.device)  # moves the generator on, past the dropout masks that were replayed
         return OuterGradient(gradient, seen[-1].detach())
+
+
+def _remembered(cost: Cost, seen: list[Tensor]) -> Cost:
+    """The same cost, its values kept in `seen`."""
+
+    def remembering(net: Net) -> Tensor:
+        seen.append(cost(net))
+        return seen[-1]
+
+    return remembering
 
 
 def norm(gradient: Params) -> Tensor:

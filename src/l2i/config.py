@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -141,18 +142,13 @@ def replace(run: Run, **changes: Any) -> Run:
     """
     if isinstance(changes.get("method"), str):
         changes["method"] = load("method", METHODS, changes["method"])()
+    _check_names(run, changes, "")
+    done = dict(changes)
     for name, value in changes.items():
-        fields = [f.name for f in dataclasses.fields(run)]
-        if name not in fields:
-            raise unknown("field", name, fields, "l2i train RECIPE --help")
-        inner = [f.name for f in dataclasses.fields(getattr(run, name))] if isinstance(value, dict) else []
-        for key in value if isinstance(value, dict) else ():
-            if key not in inner:
-                raise unknown("field", f"{name}.{key}", [f"{name}.{k}" for k in inner], "l2i train RECIPE --help")
-    done = {
-        name: dataclasses.replace(getattr(run, name), **value) if isinstance(value, dict) else value
-        for name, value in changes.items()
-    }
+        if isinstance(value, dict):
+            section = getattr(run, name)
+            _check_names(section, value, f"{name}.")
+            done[name] = dataclasses.replace(section, **value)
     return dataclasses.replace(run, **done)
 
 
@@ -171,12 +167,17 @@ def from_json(plain: dict[str, Any]) -> Run:
     return typing.cast(Run, _build(Run, {**fields, "method": _build(cls, method, "method.")}, ""))
 
 
+def _check_names(section: Any, names: Iterable[str], path: str) -> None:
+    """That a dataclass has these fields; otherwise say which one may have been meant."""
+    known = [path + f.name for f in dataclasses.fields(section)]
+    for name in names:
+        if path + name not in known:
+            raise unknown("field", path + name, known, "l2i train RECIPE --help")
+
+
 def _build(cls: type, plain: dict[str, Any], path: str) -> Any:
     hints = typing.get_type_hints(cls)
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    for name in plain:
-        if name not in known:
-            raise unknown("field", path + name, [path + k for k in known], "l2i train RECIPE --help")
+    _check_names(cls, plain, path)
     return cls(**{name: _value(hints[name], value, path + name) for name, value in plain.items()})
 
 

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from l2i.errors import InputError
 
-LABELED_SHARE = (
-    0.6  # of the labels a class, where the hold-out set is separate (ablation «Joint training and hold-out sets»)
-)
+LABELED_SHARE = 0.6  # of a class's labels, where the hold-out set is separate (ablation «Joint training …»)
 
 
 class Samples(NamedTuple):
@@ -85,12 +83,8 @@ def samples_of(x: Any, y: Any, classes: int | None) -> Samples:
     labels = labels.float() if classes is None else labels.long()
     if len(inputs) != len(labels):
         raise InputError(f"{len(inputs)} samples and {len(labels)} labels do not match; give a label to each")
-    if classes is not None and (
-        labels.ndim != 1 or (len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes)
-    ):
-        raise InputError(
-            f"class labels must be [N] whole numbers from 0 to {classes - 1}; set classes, or number them so"
-        )
+    if classes is not None and (labels.ndim != 1 or bool(((labels < 0) | (labels >= classes)).any())):
+        raise InputError(f"class labels must be [N] whole numbers from 0 to {classes - 1}; number them so")
     return Samples(inputs, labels)
 
 

@@ -96,10 +96,8 @@ class Bar:
         self.said = now
         rate = (step - self.start) / (now - self.began)
         told = f"{rate:.0f}/s {self.costs}"
-        room = (
-            self.console.width - len(self.label) - BAR - 2 * len(str(self.steps)) - 12
-        )  # so that costs give way first
-        self.progress.update(self.task, costs=told[: max(0, room)])
+        taken = len(self.label) + BAR + 2 * len(str(self.steps)) + 12  # by the other columns: costs give way first
+        self.progress.update(self.task, costs=told[: max(0, self.console.width - taken)])
         if not self.console.is_terminal:
             self.say(f"{self.label}: step {step} of {self.steps}, {told}, {(self.steps - step) / rate:.0f} s left")
 

@@ -52,14 +52,18 @@ RANGES: dict[str, tuple[float, float]] = {
 def validate(run: Run) -> None:
     """Raise InputError, saying what to do, where a field of `run` does not fit or fields cannot go together."""
     from_json(to_json(run))  # types and choices, for runs made in Python
-    for path, value in _fields(run):
+    for path, value in fields_of(run):
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}={value} must be a finite number")
         low, high = RANGES.get(path, (-math.inf, math.inf))
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"{path}={value} must be at least {low:g} and at most {high:g}")
-    if run.out == "":
-        raise InputError("out is empty; give a folder, or leave it out for one under runs/")
+    if not run.name or run.out == "":
+        raise InputError("name and out must not be empty; leave them out for what the recipe has")
+    if run.out is not None and not run.out.isprintable():
+        raise InputError(f"out={run.out!r} cannot be written down in config.json; give another")
+    if any(milestone < 1 for milestone in run.optim.milestones):
+        raise InputError(f"optim.milestones={run.optim.milestones} are steps, from 1 on")
     if run.optim.schedule == "step" and not run.optim.milestones:
         raise InputError("optim.schedule='step' needs optim.milestones, the steps at which the rate falls")
     if run.optim.nesterov and (run.optim.name != "sgd" or not run.optim.momentum):
@@ -68,13 +72,15 @@ def validate(run: Run) -> None:
         _outer(run, run.l2i)
 
 
-def _fields(section: Any, path: str = "") -> list[tuple[str, Any]]:
+def fields_of(section: Any, path: str = "") -> list[tuple[str, Any]]:
     """Every field of a dataclass and of those within it, by its path."""
     found: list[tuple[str, Any]] = []
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         found += (
-            _fields(value, f"{path}{field.name}.") if dataclasses.is_dataclass(value) else [(path + field.name, value)]
+            fields_of(value, f"{path}{field.name}.")
+            if dataclasses.is_dataclass(value)
+            else [(path + field.name, value)]
         )
     return found
 

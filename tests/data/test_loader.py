@@ -13,11 +13,11 @@ from problems import method_named
 def make_loader(
     method: str = "fixmatch", *, seed: int = 0, holdout: bool = True, unlabeled: int = 30, **sizes: int
 ) -> Loader:
-    def samples(count: int) -> Samples:
-        generator = torch.Generator().manual_seed(count)
+    def samples(count: int, seed: int = 0) -> Samples:
+        generator = torch.Generator().manual_seed(seed)
         return Samples(torch.randn(count, 1, 8, 8, generator=generator), torch.arange(count) % 3)
 
-    sets = {"labeled": samples(9), "unlabeled": samples(unlabeled), "holdout": samples(9)}
+    sets = {"labeled": samples(9), "unlabeled": samples(unlabeled), "holdout": samples(9, seed=1)}
     splits = Splits(**sets, validation=samples(3), test=samples(3), classes=3)
     return Loader(
         splits,
@@ -67,6 +67,14 @@ def test_only_the_views_that_the_method_asks_for_are_drawn(method: str, views: s
     batch = make_loader(method).draw(0)
     assert set(batch.unlabeled.views) == views
     assert (batch.mix is not None) == (method == "mixmatch")
+
+
+def test_holdout_samples_come_from_the_holdout_set() -> None:
+    loader = make_loader()
+    loader.weak = Augment()
+    batch = loader.draw(0)
+    for x, origin in ((batch.labeled.x, loader.splits.labeled.x), (batch.holdout.x, loader.splits.holdout.x)):
+        assert all(any(torch.equal(row, there) for there in origin) for row in x)
 
 
 def test_mixing_permutes_all_rows() -> None:

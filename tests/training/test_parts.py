@@ -83,8 +83,8 @@ def test_evaluations_that_count_lie_in_the_last_fiftieth() -> None:
 
 
 def test_final_figure_is_the_median() -> None:
-    curve = dict.fromkeys(range(1, 1001), 50.0) | {step: float(step - 980) for step in final_steps(1000)}
-    assert final_figure(curve, 1000) == 10.5
+    curve = dict.fromkeys(range(1, 1001), 50.0) | {step: float(step - 980) ** 2 for step in final_steps(1000)}
+    assert final_figure(curve, 1000) == (10**2 + 11**2) / 2
     assert final_figure({100: 3.0, 200: 1.0}, 200) == 1.0
 
 
@@ -147,6 +147,16 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     checkpoints(tmp_path)[0].write_bytes(b"nonsense")
     with pytest.raises(InputError, match="no whole checkpoint is left"):
         newest_whole(tmp_path)
+
+
+def test_a_single_changed_byte_is_found(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, {"w": torch.randn(100)}, {"step": 1})
+    path = checkpoints(tmp_path)[0]
+    for place in (60, -1):  # in the JSON, in a tensor
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1
+        path.with_name("changed").write_bytes(content)
+        assert load_checkpoint(path.with_name("changed")) is None
 
 
 def test_a_checkpoint_holds_tensors_and_json_alone(tmp_path: Path) -> None:

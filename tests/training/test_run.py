@@ -1,14 +1,17 @@
 """A run within a process: what users of the library call."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import l2i
 from l2i import Augment, InputError, NonFiniteCost, Splits, load_model, recipes, replace, train
+from l2i.training.checkpoint import newest_whole, save_checkpoint
 from l2i.training.folder import held
 
 
@@ -56,6 +59,45 @@ def test_a_run_cut_before_its_result_was_written_ends_the_same(tmp_path: Path) -
     figure = train(short(folder), quiet=True).figure
     (folder / "result.json").unlink()
     assert train(short(folder), quiet=True).figure == figure
+
+
+def test_rows_after_the_last_checkpoint_are_written_once_and_time_adds_up(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(short(folder), quiet=True)
+    whole = (folder / "metrics.jsonl").read_bytes()
+    (folder / "result.json").unlink()
+    (folder / "checkpoints" / "0000000030.safetensors").unlink()
+    tensors, meta = newest_whole(folder / "checkpoints")
+    save_checkpoint(folder / "checkpoints", 20, tensors, {**meta, "seconds": 1000.0})
+    assert train(short(folder), quiet=True).seconds > 1000
+    assert (folder / "metrics.jsonl").read_bytes() == whole
+
+
+def test_a_checkpoint_of_another_configuration_is_not_loaded(tmp_path: Path) -> None:
+    for name, rho in (("a", 0.3), ("b", 0.5)):
+        train(short(tmp_path / name, l2i={"rho": rho}), quiet=True)
+    (tmp_path / "a" / "result.json").unlink()
+    for path in (tmp_path / "b" / "checkpoints").iterdir():
+        path.replace(tmp_path / "a" / "checkpoints" / path.name)
+    with pytest.raises(InputError, match=r"l2i\.rho is 0\.5 there and 0\.3 here"):
+        train(short(tmp_path / "a"), quiet=True)
+
+
+def test_rows_tell_the_weight_and_rate_of_their_last_step(tmp_path: Path) -> None:
+    ramped = {"weight": 10.0, "rampup": 20}
+    run = short(tmp_path / "run", method=ramped, optim={"lr": 0.01, "schedule": "step", "milestones": (20,)})
+    train(run, quiet=True)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["weight"] for row in rows] == pytest.approx([4.5, 9.5, 10.0])
+    assert [row["lr"] for row in rows] == pytest.approx([0.01, 0.01, 0.001])
+
+
+def test_running_statistics_that_overflow_are_not_saved(tmp_path: Path) -> None:
+    sgd = {"name": "sgd", "lr": 1e4}
+    with pytest.raises(NonFiniteCost, match="is not finite"):
+        train(short(tmp_path / "run", optim=sgd, save_every=1, model={"width": 128}), quiet=True)
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        assert all(t.isfinite().all() for t in load_file(path).values() if t.is_floating_point()), path
 
 
 @pytest.mark.parametrize("save_every", [1, 20])

@@ -96,6 +96,20 @@ def test_own_outer_optimizer_has_its_own_rate_and_moments() -> None:
     assert not torch.allclose(weights[0], weights[2], atol=1e-4)
 
 
+def test_the_outer_step_is_what_the_run_says() -> None:
+    trainer = Trainer(small(l2i={"moves": "all", "inner_weight": 3.0, "eta": 0.1, "head": "head"}))
+    assert (trainer.outer.inner_weight, trainer.outer.eta, trainer.outer.head) == (3.0, 0.1, "head")
+    assert trainer.outer.hypergradient.keywords == {"moves": "all"}
+    assert Trainer(small(l2i={"hypergradient": "exact", "eta": 0.1, "inner_steps": 3})).outer.inner_steps == 3
+
+
+def test_an_own_outer_optimizer_follows_the_schedule() -> None:
+    paper = {"outer_update": "paper", "eta": 0.1, "outer_optimizer": "own", "outer_rate": 0.5}
+    trainer = Trainer(small(l2i=paper, optim={"lr": 0.1, "schedule": "step", "milestones": (10,)}))
+    assert [trainer.outer_optimizer.rate(t) for t in (9, 10)] == pytest.approx([0.5, 0.05])
+    assert [trainer.optimizer.rate(t) for t in (9, 10)] == pytest.approx([0.1, 0.01])
+
+
 def test_separate_holdout_trains_on_three_fifths_of_the_labels() -> None:
     trainer = Trainer(small(l2i={"holdout": "separate"}))
     assert (len(trainer.splits.labeled.x), len(trainer.splits.holdout.x)) == (20, 20)  # 2 and 2 of 4 labels a class
@@ -197,7 +211,9 @@ def test_replace_names_the_field_that_was_meant(changes: dict[str, object]) -> N
         ({"model": {"name": "conv", "dropout": 2.0}}, "model.dropout=2.0 must be"),
         ({"batch": {"holdout": 1}, "model": {"width": 8}}, "the first step cannot be taken"),
         ({"data": {"weak": Augment(shift=9)}}, "out of sight"),
-        ({"out": ""}, "out is empty"),
+        ({"out": ""}, "must not be empty"),
+        ({"device": "cpu:3"}, "is not supported"),
+        ({"optim": {"schedule": "step", "milestones": (-5,)}}, "from 1 on"),
         ({"device": "mps"}, "is not supported"),
         ({"seed": -1}, "seed=-1"),
         ({"optim": {"lr": 0.0}}, "optim.lr=0.0"),

@@ -30,7 +30,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise InputError(f"device='{name}' is not a device; use cpu, cuda or auto") from None
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise InputError(f"device='{name}' is not supported; use cpu, cuda or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(

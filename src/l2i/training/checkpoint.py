@@ -1,12 +1,14 @@
-"""Checkpoints: tensors as safetensors with the rest as JSON beside them in one file, written whole or not at all."""
+"""Checkpoints: tensors as safetensors, the rest as JSON in the same file; written whole or not at all, with a checksum."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
@@ -33,12 +35,20 @@ def write_whole(path: Path, content: bytes) -> None:
 def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any]) -> None:
     """Save the state after `step` steps; older checkpoints than the one before it go."""
     folder.mkdir(exist_ok=True)
-    content = save(
-        {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}, {"json": json.dumps(meta)}
-    )
-    write_whole(folder / f"{step:010d}.safetensors", content)
+    kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+    rest = json.dumps(meta)
+    write_whole(folder / f"{step:010d}.safetensors", save(kept, {"json": rest, "digest": digest(kept, rest)}))
     for old in checkpoints(folder)[:-KEEP]:
         old.unlink()
+
+
+def digest(tensors: Params, rest: str) -> str:
+    """A checksum of all that a checkpoint holds."""
+    total = hashlib.blake2b(rest.encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -51,9 +61,13 @@ def load_checkpoint(path: Path) -> tuple[Params, dict[str, Any]] | None:
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            return tensors, json.loads(file.metadata()["json"])
+            written = file.metadata()
+        if written["digest"] != digest(tensors, written["json"]):
+            return None
+        meta: dict[str, Any] = json.loads(written["json"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None
+    return tensors, meta
 
 
 def newest_whole(folder: Path) -> tuple[Params, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import sys
 from collections.abc import Iterator
@@ -65,7 +66,7 @@ def read_run(folder: Path) -> Run:
         return from_json(dict(**json.loads(path.read_text())))  # a TypeError where it is no JSON object
     except InputError:
         raise
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{path} is damaged; restore it, or give another folder") from None
 
 
@@ -75,7 +76,10 @@ def read_result(folder: Path) -> Result | None:
     if not path.exists():
         return None
     try:
-        return Result(**json.loads(path.read_text()))
+        result = Result(**json.loads(path.read_text()))
+        if not math.isfinite(result.figure + result.seconds + result.steps + result.seed):
+            raise ValueError("not a finite figure")
+        return result
     except (OSError, ValueError, TypeError):
         raise InputError(f"{path} is damaged; remove it, and the same command writes it anew") from None
 
@@ -104,11 +108,19 @@ def held(folder: Path) -> Iterator[None]:
 
 def check(folder: Path, run: Run) -> None:
     """That the folder is free, or this run's already; another's is never overwritten."""
-    if folder.exists() and not folder.is_dir():
+    try:
+        taken = folder.exists() and not folder.is_dir()
+    except OSError as error:  # a name that no folder can have
+        raise InputError(f"{folder} cannot be a run folder ({error.strerror}); give another --out") from None
+    if taken:
         raise InputError(f"{folder} is a file; give another --out")
-    if not folder.exists() or all(path.name == LOCK or path.suffix == ".partial" for path in folder.iterdir()):
-        return
-    differences = _differences(to_json(read_run(folder)), to_json(run))
+    if folder.exists() and any(path.name != LOCK and path.suffix != ".partial" for path in folder.iterdir()):
+        match(folder, to_json(read_run(folder)), run)
+
+
+def match(folder: Path, there: dict[str, Any], run: Run) -> None:
+    """That a configuration found in the folder is this run's."""
+    differences = _differences(there, to_json(run))
     if differences:
         raise InputError(
             f"{folder} holds a run of another configuration ({'; '.join(differences[:4])}); "

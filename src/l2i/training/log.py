@@ -30,7 +30,9 @@ class Metrics:
         try:
             kept = path.read_bytes()[:size] if size else b""
             self.rows: list[Row] = [json.loads(line) for line in kept.splitlines()]
-        except ValueError:
+            if not all(row["step"] and "test" in row and "validation" in row for row in self.rows):
+                raise ValueError("not rows of metrics")
+        except (OSError, ValueError, TypeError, KeyError):
             raise InputError(f"{path} is damaged; restore it, or give another --out") from None
         self.file = path.open("ab")
         self.file.truncate(size)

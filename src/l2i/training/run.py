@@ -65,6 +65,7 @@ class Training:
         self.saved = folder / "checkpoints"
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
             tensors, meta = newest_whole(self.saved)
+            folders.match(self.saved, meta["config"], self.run)
             trainer.load(tensors)
             self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
         else:
@@ -129,7 +130,11 @@ class Training:
 
     def write_checkpoint(self, step: int, *, seconds: float, metrics_size: int) -> None:
         meta = {"step": step, "seconds": seconds, "metrics_size": metrics_size, "config": to_json(self.run)}
-        save_checkpoint(self.saved, step, self.trainer.state(), meta)
+        state = self.trainer.state()
+        for name, tensor in state.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
+        save_checkpoint(self.saved, step, state, meta)
 
     def result(self) -> Result:
         run, task = self.run, self.trainer.task

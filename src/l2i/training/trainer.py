@@ -182,8 +182,11 @@ class Trainer:
         def part(name: str) -> Params:
             return {key.removeprefix(name + "."): t for key, t in tensors.items() if key.startswith(name + ".")}
 
-        self.model.load_state_dict(part("model"))
-        self.teacher.model.load_state_dict(part("teacher"))
+        try:
+            self.model.load_state_dict(part("model"))
+            self.teacher.model.load_state_dict(part("teacher"))
+        except RuntimeError:
+            raise InputError("the checkpoint is of another network; give the model that it was trained with") from None
         self.optimizer.load(part("optimizer"))
         if self.outer_optimizer is not self.optimizer:
             self.outer_optimizer.load(part("outer_optimizer"))

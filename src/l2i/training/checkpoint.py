@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, the rest as JSON in the same file; written whole or not at all, with a checksum."""
+"""Checkpoints: tensors as safetensors, the rest as JSON in one file with a checksum, written whole or not at all."""
 
 from __future__ import annotations
 

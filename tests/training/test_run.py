@@ -45,15 +45,6 @@ def test_a_damaged_config_is_named(tmp_path: Path) -> None:
         train(short(tmp_path), quiet=True)
 
 
-def test_a_metrics_file_cut_short_is_not_glossed_over(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    train(short(folder), quiet=True)
-    (folder / "result.json").unlink()
-    (folder / "metrics.jsonl").write_bytes(b"")
-    with pytest.raises(InputError, match="shorter than the checkpoint says"):
-        train(short(folder), quiet=True)
-
-
 def test_a_run_cut_before_its_result_was_written_ends_the_same(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     figure = train(short(folder), quiet=True).figure
@@ -140,14 +131,26 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: str) -> Non
         train(short(folder), quiet=True)
 
 
-def test_a_damaged_metrics_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("share", "message"), [(0, "is shorter than the checkpoint says"), (1, "is damaged")])
+def test_a_metrics_file_that_was_tampered_with_is_not_glossed_over(tmp_path: Path, share: int, message: str) -> None:
     folder = tmp_path / "run"
     train(short(folder), quiet=True)
     (folder / "result.json").unlink()
     path = folder / "metrics.jsonl"
-    path.write_bytes(b"x" * path.stat().st_size)
-    with pytest.raises(InputError, match=r"metrics\.jsonl is damaged"):
+    path.write_bytes(b"x" * path.stat().st_size * share)
+    with pytest.raises(InputError, match=rf"metrics\.jsonl {message}"):
         train(short(folder), quiet=True)
+
+
+def test_a_rehearsal_that_fails_leaves_a_users_model_as_it_was() -> None:
+    model = own_model()
+    run = replace(
+        recipes.get("digits"), device="cpu", batch={"holdout": 1}, data={"weak": Augment(), "strong": Augment()}
+    )
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(InputError, match="the first step cannot be taken"):
+        l2i.Trainer(run, splits=own_splits(), model=model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
 def own_splits() -> Splits:

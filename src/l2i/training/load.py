@@ -9,7 +9,6 @@ from torch import nn
 
 from l2i.config import replace
 from l2i.data.split import Splits
-from l2i.errors import InputError
 from l2i.training.checkpoint import newest_whole
 from l2i.training.folder import read_run
 from l2i.training.trainer import Trainer
@@ -22,13 +21,7 @@ def load_trainer(
     run = read_run(Path(folder))
     trainer = Trainer(run if device is None else replace(run, device=device), splits=splits, model=model)
     tensors, meta = newest_whole(Path(folder) / "checkpoints")
-    teacher = {name.removeprefix("teacher."): t for name, t in tensors.items() if name.startswith("teacher.")}
-    try:
-        trainer.teacher.model.load_state_dict(teacher)
-    except RuntimeError:
-        raise InputError(
-            f"the checkpoint in {folder} is of another network; give the `model` it was trained with"
-        ) from None
+    trainer.load_teacher(tensors)
     return trainer, meta["step"]
 
 

@@ -150,8 +150,9 @@ class Trainer:
             raise
         except ValueError as error:  # what torch says of shapes and sizes that do not fit
             raise InputError(f"the first step cannot be taken with these settings: {error}") from error
-        for buffer, before in zip(self.model.buffers(), kept, strict=True):
-            buffer.copy_(before)
+        finally:
+            for buffer, before in zip(self.model.buffers(), kept, strict=True):
+                buffer.copy_(before)
 
     def check_outputs(self, outputs: Tensor) -> None:
         wanted = (self.run.batch.labeled, self.task.outputs)
@@ -178,23 +179,20 @@ class Trainer:
 
     def load(self, tensors: Params) -> None:
         """Go back to a state that `state` gave."""
-
-        def part(name: str) -> Params:
-            return {key.removeprefix(name + "."): t for key, t in tensors.items() if key.startswith(name + ".")}
-
-        try:
-            self.model.load_state_dict(part("model"))
-            self.teacher.model.load_state_dict(part("teacher"))
-        except RuntimeError:
-            raise InputError("the checkpoint is of another network; give the model that it was trained with") from None
-        self.optimizer.load(part("optimizer"))
+        fill(self.model, part(tensors, "model"))
+        self.load_teacher(tensors)
+        self.optimizer.load(part(tensors, "optimizer"))
         if self.outer_optimizer is not self.optimizer:
-            self.outer_optimizer.load(part("outer_optimizer"))
-        self.meter.load(part("meter"))
-        generators = part("generator")
+            self.outer_optimizer.load(part(tensors, "outer_optimizer"))
+        self.meter.load(part(tensors, "meter"))
+        generators = part(tensors, "generator")
         torch.set_rng_state(generators["torch"])
         if self.device.type == "cuda" and "cuda" in generators:
             torch.cuda.set_rng_state(generators["cuda"], self.device)
+
+    def load_teacher(self, tensors: Params) -> None:
+        """The averaged model alone, of such a state."""
+        fill(self.teacher.model, part(tensors, "teacher"))
 
     def generators(self) -> Params:
         """Those that dropout draws from; the loader's is seeded anew at each step."""
@@ -202,3 +200,16 @@ class Trainer:
         if self.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self.device)
         return states
+
+
+def part(tensors: Params, name: str) -> Params:
+    """The tensors of one part of a state, by their names within it."""
+    return {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
+
+
+def fill(model: nn.Module, tensors: Params) -> None:
+    """Load a module's state, which must be of the same network."""
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise InputError("the checkpoint is of another network; give the model that it was trained with") from None

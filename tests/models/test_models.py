@@ -1,23 +1,33 @@
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from l2i.batch import Imputed, Net, Student
+from l2i.bilevel import exact, unrolled
 from l2i.bilevel.head import Head
 from l2i.bilevel.inner import trainable
 from l2i.errors import InputError
 from l2i.models import MODELS
 from l2i.models.base import Network
 from l2i.registry import load
+from problems import FLOAT64, relative
 
-SIZES = {"mlp": Network(width=24), "conv": Network(width=8), "wide-resnet": Network(width=1, depth=10)}
+SIZES = {
+    "mlp": Network(width=24),
+    "conv": Network(width=8),
+    "wide-resnet": Network(width=1, depth=10),
+    "resnet": Network(width=1, depth=8),
+    "tcdcn": Network(),
+}
+SIDES = {name: (44, 60) if name == "tcdcn" else (8, 32) for name in MODELS}
 
 
 def build(name: str, shape: tuple[int, ...], network: Network | None = None) -> nn.Module:
     return load("model", MODELS, name)(shape, 10, network or SIZES[name])
 
 
-@pytest.mark.parametrize("side", [8, 32])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "side"), [(name, side) for name in MODELS for side in SIDES[name]])
 def test_a_model_is_its_features_and_its_head(name: str, side: int) -> None:
     model = build(name, (3, side, side)).eval()
     x = torch.randn(4, 3, side, side)
@@ -28,21 +38,80 @@ def test_a_model_is_its_features_and_its_head(name: str, side: int) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_features_of_any_module_are_what_its_head_sees(name: str) -> None:
-    model, x = build(name, (1, 8, 8)).eval(), torch.randn(4, 1, 8, 8)
+    side = SIDES[name][0]
+    model, x = build(name, (1, side, side)).eval(), torch.randn(4, 1, side, side)
     features, outputs = Head.of(model).features_and_outputs(model, trainable(model), x)
     assert torch.equal(features, model.features(x))
     assert torch.equal(outputs, model(x))
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_mode_through_a_model_equals_unrolling(name: str) -> None:
+    side = SIDES[name][0]
+    model = build(name, (1, side, side)).to(FLOAT64).train()
+    x_t, x_u, x_h = torch.randn(3, 4, 1, side, side, dtype=FLOAT64)
+    y_t, y_h = torch.randint(10, (2, 4))
+    z = torch.softmax(torch.randn(4, 10, dtype=FLOAT64), dim=1).requires_grad_()
+    student = Student(x_u, lambda f, imputed: F.mse_loss(torch.softmax(f, dim=1), imputed.z))
+
+    def c_t(net: Net) -> Tensor:
+        return F.cross_entropy(net(x_t), y_t)
+
+    def c_h(net: Net) -> Tensor:
+        return F.cross_entropy(net(x_h), y_h)
+
+    arguments = (model, trainable(model), student, Imputed(z, torch.ones(4, dtype=FLOAT64)), c_h)
+    assert relative(exact(*arguments, eta=0.1, c_t=c_t), unrolled(*arguments, eta=0.1, c_t=c_t)) < 1e-10
+
+
 def test_wide_resnet_28_2_has_the_published_number_of_parameters() -> None:
     model = build("wide-resnet", (3, 32, 32), Network(width=2, depth=28))
-    assert sum(p.numel() for p in model.parameters()) == pytest.approx(1.47e6, rel=0.005)
+    assert parameters(model) == pytest.approx(1.47e6, rel=0.005)
 
 
 def test_wide_resnet_layers_count_to_its_depth() -> None:
     model = build("wide-resnet", (3, 32, 32), Network(width=2, depth=28))
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convolutions) == 25  # the first, and two in each of 12 blocks
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_resnet_26_has_the_parameters_of_its_layers() -> None:
+    encoder = build("resnet", (3, 64, 64), Network(width=1, depth=26)).encoder
+    stem = 3 * 9 * 32 + 2 * 32
+    first = (32 + 7 * 64) * 9 * 64 + 8 * 2 * 64  # 8 convolutions a stage, each with a scale and shift a channel
+    second = (64 + 7 * 128) * 9 * 128 + 8 * 2 * 128
+    third = (128 + 7 * 256) * 9 * 256 + 8 * 2 * 256
+    assert parameters(encoder) == stem + first + second + third == 5_814_176
+    convolutions = [m for m in encoder.modules() if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) + 1 == 26  # with the head
+
+
+def test_resnet_shortcuts_pool_and_add_channels_of_zeros() -> None:
+    model = build("resnet", (3, 9, 13), Network(width=1, depth=8)).eval()  # sides that do not halve evenly
+    block = model.encoder[3]
+    nn.init.zeros_(block.norm2.weight)
+    x = torch.rand(2, 32, 9, 13)
+    y = block(x)
+    assert y.shape == (2, 64, 5, 7)
+    assert torch.allclose(y[:, :32, 1, 2], x[:, :, 2:4, 4:6].mean(dim=(2, 3)))
+    assert torch.allclose(y[:, :32, 4, 6], x[:, :, 8, 12])
+    assert not y[:, 32:].any()
+
+
+def test_resnet_convolutions_keep_the_size_of_gradients() -> None:
+    convolution = build("resnet", (3, 64, 64), Network(width=1, depth=26)).encoder[-4].conv2
+    assert float(convolution.weight.detach().std()) == pytest.approx((2 / (9 * 256)) ** 0.5, rel=0.01)
+
+
+def test_tcdcn_has_the_parameters_of_the_released_code() -> None:
+    model = build("tcdcn", (1, 60, 60))
+    convolutions = (25 + 1) * 20 + (20 * 25 + 1) * 48 + (48 * 9 + 1) * 64 + (64 * 9 + 1) * 80
+    assert parameters(model) == convolutions + (720 + 1) * 256 + (256 + 1) * 10 == 285_586
+    assert model.encoder(torch.zeros(2, 1, 60, 60)).shape == (2, 256)
 
 
 def test_head_is_found_in_a_users_module() -> None:
@@ -56,11 +125,20 @@ def test_head_is_found_in_a_users_module() -> None:
         ("conv", (10,), SIZES["conv"]),
         ("conv", (1, 2, 2), SIZES["conv"]),
         ("wide-resnet", (3, 32, 32), Network(width=2, depth=27)),
+        ("resnet", (3, 64, 64), Network(width=1, depth=28)),
+        ("resnet", (3, 7, 64), Network(width=1, depth=26)),
+        ("resnet", (10,), Network(width=1, depth=26)),
     ],
 )
 def test_impossible_sizes_say_what_to_do(name: str, shape: tuple[int, ...], network: Network) -> None:
     with pytest.raises(InputError, match="depth"):
         build(name, shape, network)
+
+
+@pytest.mark.parametrize("shape", [(10,), (1, 60, 43)])
+def test_tcdcn_says_how_large_images_must_be(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="at least 44 pixels a side"):
+        build("tcdcn", shape)
 
 
 def test_wrong_model_names_the_nearest() -> None:

@@ -4,4 +4,6 @@ MODELS: dict[str, str] = {
     "mlp": "l2i.models.mlp:mlp",
     "conv": "l2i.models.conv:conv",
     "wide-resnet": "l2i.models.wide_resnet:wide_resnet",
+    "resnet": "l2i.models.resnet:resnet",
+    "tcdcn": "l2i.models.tcdcn:tcdcn",
 }

@@ -10,11 +10,11 @@ class Network:
     """Which network, and its size."""
 
     name: str = "conv"
-    """mlp, conv or wide-resnet."""
+    """mlp, conv, wide-resnet, resnet or tcdcn."""
     width: int = 32
-    """Hidden units (mlp), first channels (conv), widening factor (wide-resnet)."""
+    """Hidden units (mlp), first channels (conv), widening factor (wide-resnet, resnet); not used by tcdcn."""
     depth: int = 2
-    """Hidden layers (mlp), stages (conv), total layers, 6n + 4 (wide-resnet)."""
+    """Hidden layers (mlp), stages (conv), total layers, 6n + 4 (wide-resnet), 6n + 2 (resnet); not used by tcdcn."""
     dropout: float = 0.0
     """Dropout before the head."""
 

@@ -1,0 +1,36 @@
+"""The landmark network of Zhang et al. (2014), the paper's network for AFLW, in the sizes of its released code."""
+
+from torch import nn
+
+from l2i.errors import InputError
+from l2i.models.base import Classifier, Network
+
+FEATURES = 256
+CONVOLUTIONS = ((20, 5), (48, 5), (64, 3))  # channels and kernel of those followed by pooling
+LAST = (80, 3)
+
+
+def tcdcn(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
+    """Four convolutions and a linear layer to 256 features, all of fixed sizes: `width` and `depth` are not used."""
+    if len(shape) != 3 or min(map(flat_side, shape[1:])) < 1:
+        raise InputError(
+            f"model.name='tcdcn' needs images [C, H, W] of at least 44 pixels a side (the paper's are 1 × 60 × 60), "
+            f"not samples of shape {list(shape)}; enlarge the images, use model.name='conv' for small images, "
+            "or model.name='mlp' for other samples"
+        )
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    for width, kernel in CONVOLUTIONS:
+        layers += [nn.Conv2d(channels, width, kernel), nn.Hardtanh(), nn.MaxPool2d(2)]
+        channels = width
+    layers += [nn.Conv2d(channels, LAST[0], LAST[1]), nn.Hardtanh(), nn.Flatten()]
+    flat = LAST[0] * flat_side(shape[1]) * flat_side(shape[2])
+    linear = [nn.Linear(flat, FEATURES), nn.Dropout(network.dropout)]
+    return Classifier(nn.Sequential(*layers, *linear), FEATURES, outputs)
+
+
+def flat_side(side: int) -> int:
+    """What the convolutions, which do not pad, and the pools leave of a side: 3 of 60 pixels."""
+    for _, kernel in CONVOLUTIONS:
+        side = (side - kernel + 1) // 2
+    return side - LAST[1] + 1

@@ -55,7 +55,8 @@ def make_batch(task: Task) -> Batch:
     rows = LABELED + 2 * UNLABELED
     mix = Mix(torch.randperm(rows), torch.rand(rows, dtype=FLOAT64))
     held = labeled(task, HELD)
-    return Batch(labeled(task, LABELED), Unlabeled(views, frame if task.kind == "regression" else None), mix, held)
+    unlabeled = Unlabeled(views, frame if task.kind == "regression" else None, torch.randn_like(x))
+    return Batch(labeled(task, LABELED), unlabeled, mix, held, torch.tensor(0.3, dtype=FLOAT64))
 
 
 class Problem(NamedTuple):

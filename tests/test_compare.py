@@ -1,4 +1,4 @@
-from l2i.compare import with_error
+from l2i.statistic import with_error
 
 
 def test_a_mean_comes_with_its_standard_error() -> None:

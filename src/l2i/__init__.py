@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from l2i import recipes
     from l2i.config import L2I, Data, Optim, Run, replace
     from l2i.data.augment import Augment
-    from l2i.data.split import Samples, Splits, draw_splits
+    from l2i.data.split import DataSet, Samples, Splits, draw_splits
     from l2i.errors import InputError, NonFiniteCost, Stopped
     from l2i.training.load import load_model
     from l2i.training.run import train
@@ -17,6 +17,7 @@ __all__ = [
     "L2I",
     "Augment",
     "Data",
+    "DataSet",
     "InputError",
     "NonFiniteCost",
     "Optim",
@@ -36,7 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "l2i.config": ("L2I", "Data", "Optim", "Run", "replace"),
     "l2i.data.augment": ("Augment",),
-    "l2i.data.split": ("Samples", "Splits", "draw_splits"),
+    "l2i.data.split": ("DataSet", "Samples", "Splits", "draw_splits"),
     "l2i.errors": ("InputError", "NonFiniteCost", "Stopped"),
     "l2i.training.load": ("load_model",),
     "l2i.training.run": ("train",),

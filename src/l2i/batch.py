@@ -29,6 +29,7 @@ class Unlabeled(NamedTuple):
 
     views: Mapping[str, Tensor]  # name -> [B, ...]
     frame: Frame | None = None  # takes a label on `weak` to the student's view; None for samples that are no images
+    noise: Tensor | None = None  # [B, ...], a random direction for methods that search their inputs
 
     @property
     def weak(self) -> Tensor:
@@ -57,6 +58,7 @@ class Batch(NamedTuple):
     unlabeled: Unlabeled
     mix: Mix | None = None
     holdout: Labeled | None = None  # drawn only where there is an outer step
+    progress: Tensor | None = None  # [], the share of the run that is over
 
 
 class Imputed(NamedTuple):

@@ -16,15 +16,18 @@ from l2i.errors import InputError, NonFiniteCost, Stopped
 from l2i.registry import unknown
 
 T = TypeVar("T")
+DRY = "--dry-run"
 
 USAGE = """\
 usage: l2i COMMAND …
 
   list                           methods, models, data sets and recipes, one a line
   train RECIPE [--field value …] one run, in runs/NAME; the same command goes on with it if it was cut
-  compare TABLE [--seeds N] [--cells CELL …] [--steps N]
-                                 baseline against L2I on the same splits
+  train RECIPE --dry-run         its protocol, a field a line
+  compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run]
+                                 baseline against L2I on the same splits, beside the paper's figures
   evaluate RUN [--device D]      the averaged model of a run folder, on its validation and test samples
+  pictures RUN [--baseline RUN]  plots of a run: costs before and after an update, landmarks on faces
 
 'l2i train RECIPE --help' shows every field; 'l2i train digits' is a start.
 Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after saving."""
@@ -110,7 +113,15 @@ def train(arguments: list[str]) -> int:
         raise InputError(
             "a method comes with its recipe, as in 'l2i train digits/mixmatch-l2i-40' ('l2i list' shows all)"
         )
-    chosen = parsed(type(default), rest, f"l2i train {name}", default)
+    dry = DRY in rest
+    chosen = parsed(type(default), [word for word in rest if word != DRY], f"l2i train {name}", default)
+    if dry:
+        from l2i.recipes.protocol import printed
+        from l2i.validate import validate
+
+        validate(chosen)
+        print(printed(chosen, recipes.table_of(name)))
+        return 0
 
     from l2i.training.folder import folder_of
     from l2i.training.run import train as train_run
@@ -128,11 +139,15 @@ def compare(arguments: list[str]) -> int:
     name, rest = positional(arguments, "compare", "TABLE", "a table", list(recipes.TABLES))
     recipes.table(name)
 
-    from l2i.compare import Options, report
+    from l2i.compare import Options
     from l2i.compare import compare as compare_cells
+    from l2i.compared import planned, report
 
     options = parsed(Options, rest, f"l2i compare {name}", Options())
-    report(name, compare_cells(name, options), options)
+    if options.dry_run:
+        print(*planned(name, options), sep="\n")
+    else:
+        report(name, compare_cells(name, options), options)
     return 0
 
 

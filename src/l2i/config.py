@@ -27,14 +27,16 @@ class Data:
     """Name of the data set."""
     root: str | None = None
     """Folder that holds it, where it is not embedded."""
-    num_labeled: int = 40
-    """Labelled samples; a multiple of the number of classes."""
-    num_validation: int = 100
-    """Validation samples, for choosing settings; never trained on."""
+    num_labeled: int | float = 40
+    """Labelled samples, a multiple of the number of classes; or a share such as 0.05 of each class, 1.0 for all."""
+    num_validation: int | float = 100
+    """Validation samples, for choosing settings, never trained on; a number, or a share of the training samples."""
     weak: Augment = field(default_factory=Augment)
     """The weak view: labelled, hold-out and imputed samples."""
     strong: Augment = field(default_factory=Augment)
     """The strong view, where the method asks for one."""
+    workers: int = 4
+    """Processes that decode images ahead, for sets too large to be held on the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,8 @@ class Optim:
     """decoupled: θ ← (1 − weight_decay)·θ once a step, whatever the rate; l2: added to every gradient."""
     schedule: Literal["constant", "step", "cosine"] = "constant"
     """How the rate changes: not at all, by gamma at each milestone, or as FixMatch's cosine."""
-    milestones: tuple[int, ...] = ()
-    """Steps at which the 'step' schedule lowers the rate."""
+    milestones: tuple[int | float, ...] = ()
+    """Steps at which the 'step' schedule lowers the rate, or shares of the run such as 0.5."""
     gamma: float = 0.1
     """Factor of the 'step' schedule."""
     ema_decay: float = 0.999
@@ -79,8 +81,9 @@ class L2I:
     """What takes the look-ahead step under the last-layer rules: the head, or all parameters."""
     head: str | None = None
     """Name of the head within the model; its last nn.Linear by default."""
-    outer_target: Literal["soft", "method"] = "soft"
-    """What the outer step imputes: soft labels with the squared distance, or the method's own labels and distance."""
+    outer_target: Literal["soft", "tanh", "method"] = "soft"
+    """What the outer step imputes: soft labels with the squared distance; the same, both squashed by tanh (the released
+    code for landmarks); or the method's own labels and distance."""
     holdout: Literal["joint", "separate"] = "joint"
     """Hold-out samples drawn again from the labelled ones, or 40 % of the labels of each class set aside."""
     eta: float | None = None
@@ -121,6 +124,11 @@ class Run:
     """Steps between evaluations; in runs of 1,000 steps or more, the last 2 % of the steps have 20 more."""
     save_every: int = 500
     """Steps between checkpoints."""
+    final: Literal["median", "mean", "best"] = "median"
+    """The figure of a run: the median or mean of the last 20 evaluations, or early stopping: the evaluation with the
+    best validation figure."""
+    probe: int = 0
+    """Test samples on which each evaluation also measures the cost before and after an outer update; 0 for none."""
     data: Data = field(default_factory=Data)
     """Data set."""
     batch: Batches = field(default_factory=Batches)
@@ -189,7 +197,8 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_value(options[0], item, path) for item in value)
     if origin is types.UnionType or origin is typing.Union:
-        return None if value is None else _value(next(o for o in options if o is not type(None)), value, path)
+        fitting = [option for option in options if isinstance(value, option) and not isinstance(value, bool)]
+        return value if fitting else _value(next(o for o in options if o is not type(None)), value, path)
     if origin is Literal and value in options:
         return value
     if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) == (hint is bool):

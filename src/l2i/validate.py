@@ -16,14 +16,22 @@ RANGES: dict[str, tuple[float, float]] = {
     "threads": (0, 1024),
     "eval_every": (1, MANY),
     "save_every": (1, MANY),
-    "data.num_labeled": (1, MANY),
+    "probe": (0, MANY),
+    "data.num_labeled": (0, MANY),
     "data.num_validation": (0, MANY),
-    "data.weak.shift": (0, MANY),
-    "data.weak.noise": (0, 1e6),
-    "data.weak.cutout": (0, MANY),
-    "data.strong.shift": (0, MANY),
-    "data.strong.noise": (0, 1e6),
-    "data.strong.cutout": (0, MANY),
+    "data.workers": (0, 1024),
+    **{
+        f"data.{view}.{name}": (0, high)
+        for view in ("weak", "strong")
+        for name, high in {
+            "crop": MANY,
+            "shift": MANY,
+            "randaugment": 100,
+            "noise": 1e6,
+            "cutout": MANY,
+            "fill": 255,
+        }.items()
+    },
     "batch.labeled": (1, MANY),
     "batch.unlabeled": (1, MANY),
     "batch.holdout": (1, MANY),
@@ -35,6 +43,10 @@ RANGES: dict[str, tuple[float, float]] = {
     "method.threshold": (0, 1),
     "method.temperature": (1e-3, 1e3),
     "method.alpha": (1e-3, 1e3),
+    "method.epsilon": (0, 1e6),
+    "method.xi": (1e-12, 1e6),
+    "method.entropy": (0, 1e6),
+    "method.annealing_share": (1e-9, 1),
     "l2i.rho": (0, 1e6),
     "l2i.eta": (1e-12, 1e12),
     "l2i.eta_z": (0, 1e12),
@@ -48,6 +60,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "optim.ema_decay": (0, 0.9999999),
 }
 
+COUNTS = ("data.num_labeled", "data.num_validation", "method.rampup", "optim.milestones")  # or shares
+
 
 def validate(run: Run) -> None:
     """Raise InputError, saying what to do, where a field of `run` does not fit or fields cannot go together."""
@@ -58,12 +72,15 @@ def validate(run: Run) -> None:
         low, high = RANGES.get(path, (-math.inf, math.inf))
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"{path}={value} must be at least {low:g} and at most {high:g}")
+        shares = [v for v in (value if isinstance(value, tuple) else [value]) if isinstance(v, float)]
+        if path in COUNTS and any(share > 1 for share in shares):
+            raise InputError(f"{path}={value} must be a whole number, or a share of at most 1.0")
     if not run.name or run.out == "":
         raise InputError("name and out must not be empty; leave them out for what the recipe has")
     if run.out is not None and not run.out.isprintable():
         raise InputError(f"out={run.out!r} cannot be written down in config.json; give another")
-    if any(milestone < 1 for milestone in run.optim.milestones):
-        raise InputError(f"optim.milestones={run.optim.milestones} are steps, from 1 on")
+    if any(milestone <= 0 for milestone in run.optim.milestones):
+        raise InputError(f"optim.milestones={run.optim.milestones} are steps, from 1 on, or shares of the run")
     if run.optim.schedule == "step" and not run.optim.milestones:
         raise InputError("optim.schedule='step' needs optim.milestones, the steps at which the rate falls")
     if run.optim.nesterov and (run.optim.name != "sgd" or not run.optim.momentum):

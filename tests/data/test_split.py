@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from l2i.data.digits import digits
-from l2i.data.split import Samples, Splits, draw_splits
+from l2i.data.split import DataSet, Samples, Splits, draw_splits
 from l2i.errors import InputError
 
 
@@ -13,9 +13,13 @@ def numbered(classes: int = 4, each: int = 25) -> Samples:
 
 
 def drawn(samples: Samples | None = None, **changes: object) -> Splits:
-    settings: dict[str, object] = {"classes": 4, "num_labeled": 20, "num_validation": 10, "holdout": "joint", "seed": 0}
-    train = samples if samples is not None else numbered()
-    return draw_splits(train, numbered(each=3), **{**settings, **changes})  # type: ignore[arg-type]
+    settings: dict[str, object] = {"num_labeled": 20, "num_validation": 10, "holdout": "joint", "seed": 0}
+    data = DataSet(
+        train=samples if samples is not None else numbered(),
+        test=numbered(each=3),
+        classes=changes.pop("classes", 4),  # type: ignore[arg-type]
+    )
+    return draw_splits(data, **{**settings, **changes})  # type: ignore[arg-type]
 
 
 def rows(samples: Samples) -> set[int]:
@@ -77,9 +81,38 @@ def test_regression_labels_are_drawn_without_classes() -> None:
 
 def test_digits_keep_their_test_set_whatever_the_seed() -> None:
     first, other = (
-        digits(root=None, num_labeled=40, num_validation=100, holdout="joint", seed=seed) for seed in (0, 1)
+        draw_splits(digits(None), num_labeled=40, num_validation=100, holdout="joint", seed=seed) for seed in (0, 1)
     )
     assert torch.equal(first.test.x, other.test.x)
     assert [len(s.x) for s in (first.labeled, first.unlabeled, first.validation, first.test)] == [40, 1060, 100, 597]
     assert first.labeled.x.shape[1:] == (1, 8, 8)
     assert 0 <= float(first.test.x.min()) < float(first.test.x.max()) == 1.0
+
+
+def test_labels_may_be_a_share_of_each_class() -> None:
+    y = torch.tensor([0] * 40 + [1] * 20 + [2] * 10 + [3] * 2)
+    s = drawn(Samples(torch.arange(72.0).unsqueeze(1), y), num_labeled=0.1, num_validation=0)
+    assert torch.bincount(s.labeled.y).tolist() == [4, 2, 1, 1]  # at least one of each
+    assert len(s.unlabeled.x) == 64
+
+
+def test_all_may_be_labelled() -> None:
+    s = drawn(num_labeled=1.0)
+    assert (len(s.labeled.x), len(s.unlabeled.x)) == (90, 0)
+
+
+def test_validation_may_be_a_share_of_the_training_samples() -> None:
+    assert len(drawn(num_validation=0.25).validation.x) == 25
+
+
+def test_a_description_counts_samples_and_classes() -> None:
+    s = drawn(num_validation=0)
+    assert s.described(but=("holdout",)) == (
+        "20 labelled (5 a class), 80 unlabelled (20 a class), 0 validation, 12 test (3 a class)"
+    )
+    uneven = drawn(
+        Samples(torch.arange(72.0).unsqueeze(1), torch.tensor([0] * 40 + [1] * 20 + [2] * 10 + [3] * 2)),
+        num_labeled=0.1,
+        num_validation=0,
+    )
+    assert "8 labelled (1 to 4 a class)" in uneven.described()

@@ -1,4 +1,6 @@
+import dataclasses
 import inspect
+import math
 from pathlib import Path
 
 import pytest
@@ -114,5 +116,93 @@ def test_supervised_looks_at_no_unlabelled_sample() -> None:
 
 def test_weight_ramps_up_linearly() -> None:
     method = MixMatch(weight=8.0, rampup=4)
-    assert [method.weight_at(step) for step in range(6)] == [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
-    assert MixMatch(weight=8.0).weight_at(0) == 8.0
+    assert [method.weight_at(step, 100) for step in range(6)] == [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
+    assert MixMatch(weight=8.0).weight_at(0, 100) == 8.0
+
+
+def test_a_ramp_may_be_a_share_of_the_run() -> None:
+    method = MixMatch(weight=8.0, rampup=0.4)
+    assert [method.weight_at(step, 10) for step in range(6)] == [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
+
+
+def test_vat_finds_the_direction_in_which_the_prediction_changes_the_most() -> None:
+    """The oracle is the curvature of the divergence at x, whose top eigenvector one power iteration approaches."""
+    p = problem("vat")
+    x, net = p.batch.unlabeled.weak, lookahead(p.model, p.params)
+    method = dataclasses.replace(p.method, epsilon=0.01)
+    r = method.adversarial(p.task, net, p.batch)
+    assert torch.allclose(r.norm(dim=1), torch.full((len(x),), 0.01, dtype=x.dtype))
+
+    def divergence(moved: torch.Tensor) -> torch.Tensor:
+        target = net(x).detach()
+        return F.kl_div(net(moved).log_softmax(1), target.log_softmax(1), reduction="none", log_target=True).sum()
+
+    noise = p.batch.unlabeled.noise / p.batch.unlabeled.noise.norm(dim=1, keepdim=True)
+    step = torch.autograd.functional.hvp(divergence, x, noise)[1]
+    assert float(F.cosine_similarity(r, step, dim=1).min()) > 0.99
+    random = 0.01 * torch.nn.functional.normalize(torch.randn_like(x), dim=1)
+    assert float(divergence(x + r).detach()) > 2 * float(divergence(x + random).detach())
+
+
+def test_vat_learns_the_divergence_and_less_entropy() -> None:
+    p = problem("vat")
+    z = p.impute().detached()
+    student = dataclasses.replace(p.method, entropy=0.5).student(p.task, lookahead(p.model, p.params), p.batch)
+    f = lookahead(p.model, p.params)(student.inputs).detach()
+    there, here = f.split(len(p.batch.unlabeled.weak))
+    kl = F.kl_div(there.log_softmax(1), z.z, reduction="batchmean")
+    entropy = torch.distributions.Categorical(logits=here).entropy().mean()
+    assert float(student.cost(f, z)) == pytest.approx(float(kl + 0.5 * entropy))
+    assert torch.equal(student.inputs[len(there) :], p.batch.unlabeled.weak)
+
+
+def test_vat_searches_without_moving_running_statistics() -> None:
+    p = problem("vat")
+    before = [b.clone() for b in p.model.buffers()]
+    p.student()
+    assert all(torch.equal(a, b) for a, b in zip(before, p.model.buffers(), strict=True))
+
+
+def test_mixup_mixes_each_set_within_itself() -> None:
+    p = problem("mixup")
+    z, share = p.impute().detached(), torch.maximum(p.batch.mix.share, 1 - p.batch.mix.share)
+    own = share[len(p.batch.labeled.x) :][: len(z.z), None]
+    x = p.batch.unlabeled.weak
+    student = p.student()
+    assert torch.equal(student.inputs, own * x + (1 - own) * x.flip(0))
+    f = torch.randn_like(z.z)
+    wanted = -((own * z.z + (1 - own) * z.z.flip(0)) * f.log_softmax(1)).sum(1).mean()
+    assert float(student.cost(f, z)) == pytest.approx(float(wanted))
+    labels, mine = F.one_hot(p.batch.labeled.y, 4).double(), share[: len(p.batch.labeled.x), None]
+    f = torch.randn_like(labels)
+    wanted = -((mine * labels + (1 - mine) * labels.flip(0)) * f.log_softmax(1)).sum(1).mean()
+    assert float(p.supervised().cost(f, z)) == pytest.approx(float(wanted), rel=1e-6)
+
+
+def test_uda_learns_sharpened_labels_where_they_are_confident() -> None:
+    p = problem("uda")
+    p = p._replace(method=dataclasses.replace(p.method, temperature=0.4, threshold=0.3))
+    weak = outputs(p, "weak")
+    imputed = p.impute().detached()
+    assert torch.allclose(imputed.z, (weak / 0.4).softmax(1))
+    assert torch.equal(imputed.weight, (weak.softmax(1).amax(1) >= 0.3).double())
+    f = outputs(p, "strong")
+    kl = F.kl_div(f.log_softmax(1), imputed.z, reduction="none").sum(1)
+    assert float(p.student().cost(f, imputed)) == pytest.approx(float((imputed.weight * kl).mean()))
+
+
+@pytest.mark.parametrize(
+    ("annealing", "limit"), [("linear", 0.3), ("log", 1 - math.exp(-1.5)), ("exp", math.exp(-3.5)), ("none", 1.0)]
+)
+def test_uda_releases_the_training_signal_step_by_step(annealing: str, limit: float) -> None:
+    """At 30 % of the run; with 4 classes, samples predicted with more than limit·3/4 + 1/4 no longer count."""
+    p = problem("uda")
+    method = dataclasses.replace(p.method, annealing=annealing)
+    y = p.batch.labeled.y
+    f = torch.linspace(0, 4, len(y), dtype=torch.float64).unsqueeze(1) * F.one_hot(y, 4)
+    right = f.softmax(1).gather(1, y[:, None]).squeeze(1)
+    counts = right <= limit * 0.75 + 0.25
+    assert 0 < int(counts.sum()) <= len(y)
+    wanted = -right[counts].log().mean()
+    cost = method.supervised(p.task, lookahead(p.model, p.params), p.batch).cost(f, p.impute().detached())
+    assert float(cost) == pytest.approx(float(wanted))

@@ -11,10 +11,9 @@ from torch import nn
 from l2i.config import Optim
 from l2i.data.split import Samples
 from l2i.errors import InputError, NonFiniteCost
-from l2i.tasks import Classification
 from l2i.training.checkpoint import checkpoints, load_checkpoint, newest_whole, save_checkpoint
 from l2i.training.ema import Teacher
-from l2i.training.evaluate import evaluate, final_figure, final_steps, is_evaluated
+from l2i.training.evaluate import final_figure, final_steps, is_evaluated, outputs_of
 from l2i.training.meter import NAMES, Meter
 from l2i.training.optim import Stepper, rate_factor
 
@@ -84,16 +83,23 @@ def test_evaluations_that_count_lie_in_the_last_fiftieth() -> None:
 
 def test_final_figure_is_the_median() -> None:
     curve = dict.fromkeys(range(1, 1001), 50.0) | {step: float(step - 980) ** 2 for step in final_steps(1000)}
-    assert final_figure(curve, 1000) == (10**2 + 11**2) / 2
-    assert final_figure({100: 3.0, 200: 1.0}, 200) == 1.0
+    assert final_figure(curve, {}, 1000, "median") == (10**2 + 11**2) / 2
+    assert final_figure({100: 3.0, 200: 1.0}, {}, 200, "median") == 1.0
+
+
+def test_final_figure_may_be_the_mean_or_by_early_stopping() -> None:
+    curve = {step: float(step) for step in range(0, 1001)}
+    assert final_figure(curve, {}, 1000, "mean") == sum(range(981, 1001)) / 20
+    assert final_figure({1: 9.0, 2: 5.0, 3: 4.0, 4: 3.0}, {1: 8.0, 2: 1.0, 3: 1.0, 4: 2.0}, 4, "best") == 5.0
 
 
 def test_evaluation_is_in_evaluation_mode_and_in_batches() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.9), nn.BatchNorm1d(3)).train()
     samples = Samples(torch.randn(50, 4), torch.randint(3, (50,)))
-    task = Classification(outputs=3)
-    whole, batched = (evaluate(model, samples, task, batch=size) for size in (50, 7))
-    assert whole == batched
+    whole, batched = (outputs_of(model, samples, torch.neg, batch=size) for size in (50, 7))
+    torch.testing.assert_close(whole, batched)
+    assert torch.equal(whole, model.eval()(-samples.x))
+    model.train()
     assert model.training
     assert int(model[2].num_batches_tracked) == 0
 
@@ -101,7 +107,7 @@ def test_evaluation_is_in_evaluation_mode_and_in_batches() -> None:
 def test_evaluation_leaves_each_module_in_its_mode() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).train()
     model[1].eval()
-    evaluate(model, Samples(torch.randn(5, 4), torch.randint(3, (5,))), Classification(outputs=3))
+    outputs_of(model, Samples(torch.randn(5, 4), torch.randint(3, (5,))), torch.neg)
     assert (model.training, model[1].training) == (True, False)
 
 

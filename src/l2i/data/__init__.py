@@ -1,5 +1,12 @@
-"""The data sets, by name; each is one function that returns Splits."""
+"""The data sets, by name; each is one function from a folder to a DataSet."""
 
 DATASETS: dict[str, str] = {
     "digits": "l2i.data.digits:digits",
+    "cifar10": "l2i.data.images:cifar10",
+    "cifar100": "l2i.data.images:cifar100",
+    "landmarks": "l2i.data.images:landmarks",
+    "aflw": "l2i.data.images:aflw",
+    "mtfl": "l2i.data.images:mtfl",
+    "faces": "l2i.data.images:faces",
+    "imagenet": "l2i.data.images:imagenet",
 }

@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from l2i.data.frames import Frame
+from l2i.data.randaugment import randaugment
 from l2i.errors import InputError
 
 Padding = Literal["constant", "reflect"]
@@ -17,29 +18,45 @@ Padding = Literal["constant", "reflect"]
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """One view of a batch; all at their defaults leave it as it is."""
+    """One view of a batch, its parts in this order; all at their defaults leave it as it is."""
 
+    crop: int = 0
+    """Side of a random window of larger images; 0 keeps them whole. Evaluation takes the centre."""
     shift: int = 0
     """Random shift of images, up to this many pixels each way: a random crop of the padded image."""
     padding: Padding = "constant"
     """What comes in at the edges of a shifted image: zeros, or its reflection."""
     flip: bool = False
     """Random horizontal flip; not for labels that tell left from right."""
+    randaugment: int = 0
+    """How many of FixMatch's RandAugment operations each 8-bit image goes through, each with probability 1/2."""
     noise: float = 0.0
-    """Standard deviation of Gaussian noise."""
+    """Standard deviation of Gaussian noise, in the data's units: for 8-bit images, grey levels."""
     cutout: int = 0
-    """Side of a square set to zero at a random place."""
+    """Side of a square that is blotted out at a random place."""
+    fill: float = 0.0
+    """What is put where nothing is known, by cutout and RandAugment."""
 
     def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, Frame | None]:
         """The view [B, ...] and, for images, where its points went."""
         if x.ndim != 4:
-            if self.shift or self.flip or self.cutout:
+            if self.shift or self.flip or self.cutout or self.crop or self.randaugment:
                 raise InputError(
-                    "shift, flip and cutout are for images [B, C, H, W]; "
+                    "crop, shift, flip, randaugment and cutout are for images [B, C, H, W]; "
                     "leave them out of data.weak and data.strong, and use noise"
                 )
             return self.perturb(x, generator), None
+        x, frame = self.move(x, generator)
+        x = randaugment(x, self.randaugment, generator, fill=self.fill) if self.randaugment else x
+        x = self.perturb(x, generator)
+        return (cutout(x, self.cutout, generator, self.fill) if self.cutout else x), frame
+
+    def move(self, x: Tensor, generator: Generator) -> tuple[Tensor, Frame]:
+        """What takes points with it: crop, shift and flip."""
         frame = Frame.translation(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype))
+        if self.crop:
+            x, moved = window(x, self.crop, generator)
+            frame = frame.then(moved)
         if self.shift >= min(x.shape[2:]):
             raise InputError(
                 f"a shift of {self.shift} pixels moves images of {list(x.shape[2:])} out of sight; use less"
@@ -50,11 +67,17 @@ class Augment:
         if self.flip:
             x, moved = flip(x, generator)
             frame = frame.then(moved)
-        x = self.perturb(x, generator)
-        return (cutout(x, self.cutout, generator) if self.cutout else x), frame
+        return x, frame
 
     def perturb(self, x: Tensor, generator: Generator) -> Tensor:
         return noise(x, self.noise, generator) if self.noise else x
+
+    def centre(self, x: Tensor) -> Tensor:
+        """The middle of images, as large as a random window of them."""
+        if not self.crop:
+            return x
+        top, left = ((side - self.crop) // 2 for side in x.shape[2:])
+        return x[:, :, top : top + self.crop, left : left + self.crop]
 
 
 def crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
@@ -65,6 +88,15 @@ def crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
     sample = torch.arange(batch, device=x.device).view(-1, 1, 1, 1)
     channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
     return x[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def window(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Frame]:
+    """A square window at a random place of each image."""
+    if side > min(x.shape[2:]):
+        raise InputError(f"a crop of {side} pixels is larger than the images of {list(x.shape[2:])}; use less")
+    spare = [size - side + 1 for size in (x.shape[3], x.shape[2])]
+    corner = torch.stack([torch.randint(n, (len(x),), generator=generator, device=x.device) for n in spare], dim=1)
+    return crop(x, corner, (side, side)), Frame.translation(-corner.to(x.dtype))
 
 
 def shift(x: Tensor, pixels: int, generator: Generator, padding: Padding) -> tuple[Tensor, Frame]:
@@ -91,14 +123,14 @@ def noise(x: Tensor, std: float, generator: Generator) -> Tensor:
     return x + std * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
 
 
-def cutout(x: Tensor, side: int, generator: Generator) -> Tensor:
-    """A square of each image set to zero; its centre lies anywhere, so it may be cut by the edge."""
+def cutout(x: Tensor, side: int, generator: Generator, fill: float = 0.0) -> Tensor:
+    """A square of each image set to `fill`; its centre lies anywhere, so it may be cut by the edge."""
     height, width = x.shape[2:]
     y = torch.randint(height, (len(x), 1), generator=generator, device=x.device)
     left = torch.randint(width, (len(x), 1), generator=generator, device=x.device)
     rows = _covered(y, side, height)
     columns = _covered(left, side, width)
-    return x.masked_fill((rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1), 0)
+    return x.masked_fill((rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1), fill)
 
 
 def _covered(centre: Tensor, side: int, length: int) -> Tensor:

@@ -1,18 +1,14 @@
 """The 1,797 handwritten digits of 8×8 pixels that scikit-learn embeds."""
 
-from typing import Literal
-
 import torch
 
-from l2i.data.split import Samples, Splits, draw_splits
+from l2i.data.split import DataSet, Samples
 
 TEST = 597  # samples, the same for every seed
 CLASSES = 10
 
 
-def digits(
-    *, root: str | None, num_labeled: int, num_validation: int, holdout: Literal["joint", "separate"], seed: int
-) -> Splits:
+def digits(root: str | None) -> DataSet:
     """1,200 training and 597 test digits, grey values in [0, 1]; `root` is not needed."""
     from sklearn.datasets import load_digits  # takes a second to import
 
@@ -20,12 +16,4 @@ def digits(
     x = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16
     every = Samples(x, torch.from_numpy(bunch.target).long())
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    return draw_splits(
-        every.take(order[TEST:]),
-        every.take(order[:TEST]),
-        classes=CLASSES,
-        num_labeled=num_labeled,
-        num_validation=num_validation,
-        holdout=holdout,
-        seed=seed,
-    )
+    return DataSet(train=every.take(order[TEST:]), test=every.take(order[:TEST]), classes=CLASSES)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from scipy.special import betaincinv
@@ -13,6 +15,7 @@ from l2i.batch import Batch, Labeled, Mix, Unlabeled
 from l2i.data.augment import Augment
 from l2i.data.frames import Frame
 from l2i.data.split import Samples, Splits
+from l2i.data.stream import Stream
 from l2i.errors import InputError
 from l2i.methods.base import Method
 from l2i.tasks.base import Task
@@ -31,7 +34,10 @@ class Batches:
 
 
 class Loader:
-    """Draws a step's batch. A draw depends on (seed, step) alone, so a run may be cut anywhere and go on."""
+    """Draws a step's batch. A draw depends on (seed, step) alone, so a run may be cut anywhere and go on.
+
+    Sets held on the device are drawn from there; image files are decoded ahead by worker processes.
+    """
 
     def __init__(
         self,
@@ -43,50 +49,70 @@ class Loader:
         weak: Augment,
         strong: Augment,
         seed: int,
+        steps: int,
         holdout: bool,
+        workers: int = 0,
     ) -> None:
-        if method.views and not len(splits.unlabeled.x):
-            raise InputError(
-                f"no unlabelled samples are left, and {method.name} learns from them; "
-                "lower data.num_labeled or data.num_validation, or train the 'supervised' method"
-            )
+        check_views(splits, method, weak, strong)
         self.splits, self.task, self.method = splits, task, method
         self.sizes, self.weak, self.strong = sizes, weak, strong
-        self.seed, self.holdout = seed, holdout
-        self.generator = Generator(splits.labeled.x.device)
-        self.quantiles = (
-            None if method.mix_alpha is None else beta_quantiles(method.mix_alpha).to(splits.labeled.x.device)
-        )
+        self.seed, self.steps, self.holdout = seed, steps, holdout
+        self.device = splits.labeled.y.device
+        self.generator = Generator(self.device)
+        self.quantiles = None if method.mix_alpha is None else beta_quantiles(method.mix_alpha).to(self.device)
+        self.streams: dict[str, Stream] = {}
+        self.rows: dict[str, Callable[[int], Tensor]] = {}
+        wanted = {"labeled": True, "unlabeled": bool(method.views), "holdout": holdout}
+        for part in (name for name, drawn in wanted.items() if drawn):
+            files, size = getattr(splits, part).x, getattr(sizes, part)
+            if not isinstance(files, Tensor):
+                rows = self.rows[part] = partial(picked, part=part, count=len(files), size=size, seed=seed)
+                self.streams[part] = Stream(files, rows, device=self.device, steps=steps, workers=workers)
 
     def draw(self, step: int) -> Batch:
         """All that is random in a step: which samples, their views, the mixing; the hold-out comes last."""
-        self.generator.manual_seed(step_seed(self.seed, step))
-        labeled = self.labeled(self.splits.labeled, self.sizes.labeled)
-        unlabeled = self.unlabeled() if self.method.views else Unlabeled({})
+        self.generator.manual_seed(step_seed(f"{self.seed}/{step}"))
+        labeled = self.labeled("labeled", step)
+        unlabeled = self.unlabeled(step) if self.method.views else Unlabeled({})
         mix = None if self.quantiles is None else self.mix(self.quantiles)
-        holdout = self.labeled(self.splits.holdout, self.sizes.holdout) if self.holdout else None
-        return Batch(labeled, unlabeled, mix, holdout)
+        holdout = self.labeled("holdout", step) if self.holdout else None
+        progress = torch.full((), step / self.steps, device=self.device)
+        return Batch(labeled, unlabeled, mix, holdout, progress)
 
-    def labeled(self, samples: Samples, size: int) -> Labeled:
-        x, y = samples.take(self.pick(len(samples.x), size))
+    def labeled(self, part: str, step: int) -> Labeled:
+        x, y = self.fetch(part, step)
         view, frame = self.weak(x, self.generator)
-        return Labeled(view, self.task.move(self.task.encode(y), frame))
+        return Labeled(self.splits.inputs(view), self.task.move(self.task.encode(y), frame))
 
-    def unlabeled(self) -> Unlabeled:
-        x = self.splits.unlabeled.x[self.pick(len(self.splits.unlabeled.x), self.sizes.unlabeled)]
+    def unlabeled(self, step: int) -> Unlabeled:
+        x, _ = self.fetch("unlabeled", step)
         views: dict[str, Tensor] = {}
         frames: dict[str, Frame | None] = {}
         for name in dict.fromkeys(self.method.views):
-            views[name], frames[name] = (self.strong if name == "strong" else self.weak)(x, self.generator)
+            view, frames[name] = (self.strong if name == "strong" else self.weak)(x, self.generator)
+            views[name] = self.splits.inputs(view)
         here, there = frames["weak"], frames[self.method.student_view]
-        return Unlabeled(views, None if there is None or here is None else here.inverse().then(there))
+        frame = None if there is None or here is None else here.inverse().then(there)
+        weak = views["weak"]
+        searched = self.method.searches_input
+        noise = (
+            torch.randn(weak.shape, generator=self.generator, device=weak.device, dtype=weak.dtype)
+            if searched
+            else None
+        )
+        return Unlabeled(views, frame, noise)
 
-    def pick(self, count: int, size: int) -> Tensor:
-        """Distinct rows, or rows with replacement where the set is smaller than the batch."""
-        device = self.generator.device
-        if size > count:
-            return torch.randint(count, (size,), generator=self.generator, device=device)
-        return torch.randperm(count, generator=self.generator, device=device)[:size]
+    def fetch(self, part: str, step: int) -> tuple[Tensor, Tensor]:
+        """A step's samples of one set, raw: grey levels of images are floats from here on."""
+        samples: Samples = getattr(self.splits, part)
+        if part in self.streams:
+            stream = self.streams[part]
+            x, y = stream(step), samples.y[self.rows[part](step).to(self.device, non_blocking=True)]
+        else:
+            assert isinstance(samples.x, Tensor)
+            rows = pick(len(samples.x), getattr(self.sizes, part), self.generator)
+            x, y = samples.x[rows], samples.y[rows]
+        return x if self.splits.pixels is None else x.to(self.splits.pixels.mean.dtype), y
 
     def mix(self, quantiles: Tensor) -> Mix:
         rows = self.sizes.labeled + 2 * self.sizes.unlabeled
@@ -94,10 +120,41 @@ class Loader:
         place = torch.randint(len(quantiles), (rows,), generator=self.generator, device=quantiles.device)
         return Mix(order, quantiles[place])
 
+    def close(self) -> None:
+        """Let the worker processes go."""
+        for stream in self.streams.values():
+            stream.close()
 
-def step_seed(seed: int, step: int) -> int:
+
+def check_views(splits: Splits, method: Method, weak: Augment, strong: Augment) -> None:
+    """That there is something to draw, and that the views suit the samples."""
+    if method.views and not len(splits.unlabeled.x):
+        raise InputError(
+            f"no unlabelled samples are left, and {method.name} learns from them; "
+            "lower data.num_labeled or data.num_validation, or train the 'supervised' method"
+        )
+    if (weak.randaugment or strong.randaugment) and (splits.points or splits.pixels is None):
+        raise InputError(
+            "randaugment is for 8-bit images whose labels do not turn with them; "
+            "leave it out of data.weak and data.strong"
+        )
+
+
+def pick(count: int, size: int, generator: Generator) -> Tensor:
+    """Distinct rows, or rows with replacement where the set is smaller than the batch."""
+    if size > count:
+        return torch.randint(count, (size,), generator=generator, device=generator.device)
+    return torch.randperm(count, generator=generator, device=generator.device)[:size]
+
+
+def picked(step: int, *, part: str, count: int, size: int, seed: int) -> Tensor:
+    """The rows of a streamed set at a step: known ahead, and to worker processes too."""
+    return pick(count, size, Generator().manual_seed(step_seed(f"{seed}/{part}/{step}")))
+
+
+def step_seed(words: str) -> int:
     """A seed of its own for every step of every run."""
-    digest = hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

@@ -4,33 +4,63 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from l2i.data.pixels import Pixels
 from l2i.errors import InputError
+from l2i.shares import Count, resolved
 
+if TYPE_CHECKING:
+    from l2i.data.folders import Files
+
+SETS = {
+    "labeled": "labelled",
+    "unlabeled": "unlabelled",
+    "holdout": "hold-out",
+    "validation": "validation",
+    "test": "test",
+}
 LABELED_SHARE = 0.6  # of a class's labels, where the hold-out set is separate (ablation «Joint training …»)
 
 
 class Samples(NamedTuple):
     """Inputs and their labels, whole; y of unlabelled samples is hidden truth, for diagnosis alone."""
 
-    x: Tensor  # [N, ...]
+    x: Tensor | Files  # [N, ...]; grey levels of 8 bits stay so
     y: Tensor  # [N] classes, or [N, D] targets
 
     def take(self, index: Tensor) -> Samples:
         return Samples(self.x[index], self.y[index])
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Samples:
+    def to(self, device: torch.device, dtype: torch.dtype, *, pixels: bool) -> Samples:
+        """On the device; `pixels` of 8 bits stay as they are, and image files stay where they are."""
         y = self.y.to(device, dtype) if self.y.is_floating_point() else self.y.to(device)
-        return Samples(self.x.to(device, dtype), y)
+        if not isinstance(self.x, Tensor):
+            return Samples(self.x, y)
+        return Samples(self.x.to(device) if pixels else self.x.to(device, dtype), y)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set as its publishers give it, before anything is drawn; `classes` is None for regression."""
+
+    train: Samples
+    test: Samples
+    classes: int | None
+    points: bool = False
+    """Regression: whether targets are points x, y, x, y, … in pixels, which move with the image."""
+    eyes: tuple[int, int] | None = None
+    """Landmarks: which points are the eyes, whose distance errors are measured in."""
+    pixels: Pixels | None = None
+    """Images of 8 bits: how grey levels become the network's inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The five sets of a run; `classes` is None for regression."""
+    """The five sets of a run; the rest as in DataSet."""
 
     labeled: Samples
     unlabeled: Samples
@@ -39,7 +69,8 @@ class Splits:
     test: Samples
     classes: int | None
     points: bool = False
-    """Regression: whether targets are points x, y, x, y, … in pixels, which move with the image."""
+    eyes: tuple[int, int] | None = None
+    pixels: Pixels | None = None
 
     @staticmethod
     def given(
@@ -70,16 +101,35 @@ class Splits:
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Splits:
-        sets = {
-            name: getattr(self, name).to(device, dtype)
-            for name in ("labeled", "unlabeled", "holdout", "validation", "test")
-        }
-        return dataclasses.replace(self, **sets)
+        pixels = None if self.pixels is None else self.pixels.to(device, dtype)
+        sets = {name: getattr(self, name).to(device, dtype, pixels=pixels is not None) for name in SETS}
+        return dataclasses.replace(self, pixels=pixels, **sets)
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        """Samples as the network takes them."""
+        return raw if self.pixels is None else self.pixels.standardized(raw)
+
+    def described(self, *, but: tuple[str, ...] = ()) -> str:
+        """How many samples each set has, and how the classes share them."""
+        return ", ".join(
+            f"{len(getattr(self, name).x):,} {word}{balance(getattr(self, name).y, self.classes)}"
+            for name, word in SETS.items()
+            if name not in but
+        )
+
+
+def balance(y: Tensor, classes: int | None) -> str:
+    """How many samples a class has, in words."""
+    if classes is None or not len(y) or bool((y < 0).any()):  # no classes, or not known
+        return ""
+    counts = torch.bincount(y, minlength=classes)
+    low, high = int(counts.min()), int(counts.max())
+    return f" ({low:,} a class)" if low == high else f" ({low:,} to {high:,} a class)"
 
 
 def samples_of(x: Any, y: Any, classes: int | None) -> Samples:
     """Inputs and labels as tensors, checked."""
-    inputs, labels = torch.as_tensor(x), torch.as_tensor(y)
+    inputs, labels = x if hasattr(x, "read") else torch.as_tensor(x), torch.as_tensor(y)
     labels = labels.float() if classes is None else labels.long()
     if len(inputs) != len(labels):
         raise InputError(f"{len(inputs)} samples and {len(labels)} labels do not match; give a label to each")
@@ -89,29 +139,27 @@ def samples_of(x: Any, y: Any, classes: int | None) -> Samples:
 
 
 def draw_splits(
-    train: Samples,
-    test: Samples,
+    data: DataSet,
     *,
-    classes: int | None,
-    num_labeled: int,
-    num_validation: int,
+    num_labeled: Count,
+    num_validation: Count,
     holdout: Literal["joint", "separate"],
     seed: int,
 ) -> Splits:
     """Draw validation rows, then balanced labels among the rest; what is left is unlabelled."""
-    train, test = samples_of(*train, classes), samples_of(*test, classes)
+    classes = data.classes
+    train, test = samples_of(*data.train, classes), samples_of(*data.test, classes)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(train.x), generator=generator)
-    if not 0 <= num_validation < len(order):
-        raise InputError(
-            f"num_validation={num_validation} must be at least 0 and leave some of {len(order)} training samples"
-        )
-    validation, rest = order[:num_validation], order[num_validation:]
+    checked = resolved(num_validation, len(order))
+    if not 0 <= checked < len(order):
+        raise InputError(f"num_validation={checked} must be at least 0 and leave some of {len(order)} training samples")
+    validation, rest = order[:checked], order[checked:]
     groups = by_class(train.y, rest, classes)
-    per_class = labels_per_class(num_labeled, groups)
-    labeled = [group[:per_class] for group in groups]
-    unlabeled = torch.cat([group[per_class:] for group in groups])
-    fitted, held = (labeled, labeled) if holdout == "joint" else divided(labeled, per_class)
+    each = labels_each(num_labeled, groups)
+    labeled = [group[:count] for group, count in zip(groups, each, strict=True)]
+    unlabeled = torch.cat([group[count:] for group, count in zip(groups, each, strict=True)])
+    fitted, held = (labeled, labeled) if holdout == "joint" else divided(labeled)
     return Splits(
         labeled=train.take(torch.cat(fitted)),
         unlabeled=train.take(unlabeled),
@@ -119,6 +167,9 @@ def draw_splits(
         validation=train.take(validation),
         test=test,
         classes=classes,
+        points=data.points,
+        eyes=data.eyes,
+        pixels=data.pixels,
     )
 
 
@@ -133,11 +184,13 @@ def by_class(y: Tensor, rows: Tensor, classes: int | None) -> list[Tensor]:
     return [rows[y[rows] == c] for c in range(classes)]
 
 
-def labels_per_class(num_labeled: int, groups: list[Tensor]) -> int:
+def labels_each(num_labeled: Count, groups: list[Tensor]) -> list[int]:
     """How many labels each class gets, or what is wrong with the number asked for."""
     classes, fewest = len(groups), min(len(group) for group in groups)
     if fewest == 0:
         raise InputError("a class has no training samples left to label; lower num_validation, or leave the class out")
+    if isinstance(num_labeled, float):
+        return [max(1, resolved(num_labeled, len(group))) for group in groups]
     if num_labeled < classes or num_labeled % classes:
         nearest = max(1, num_labeled // classes) * classes
         raise InputError(f"num_labeled={num_labeled} is not a positive multiple of {classes} classes; use {nearest}")
@@ -146,14 +199,16 @@ def labels_per_class(num_labeled: int, groups: list[Tensor]) -> int:
             f"num_labeled={num_labeled} asks for {num_labeled // classes} labels a class, but one class has only "
             f"{fewest} training samples; use at most {fewest * classes}"
         )
-    return num_labeled // classes
+    return [num_labeled // classes] * classes
 
 
-def divided(labeled: list[Tensor], per_class: int) -> tuple[list[Tensor], list[Tensor]]:
+def divided(labeled: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Each class's labels as 60 % to train on and 40 % to hold out."""
-    if per_class < 2:
+    if min(len(group) for group in labeled) < 2:
         raise InputError(
             "a separate hold-out set needs at least 2 labels a class; label more or use l2i.holdout='joint'"
         )
-    cut = min(max(1, round(LABELED_SHARE * per_class)), per_class - 1)
-    return [group[:cut] for group in labeled], [group[cut:] for group in labeled]
+    cuts = [min(max(1, round(LABELED_SHARE * len(group))), len(group) - 1) for group in labeled]
+    return [g[:cut] for g, cut in zip(labeled, cuts, strict=True)], [
+        g[cut:] for g, cut in zip(labeled, cuts, strict=True)
+    ]

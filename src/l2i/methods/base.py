@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from l2i.batch import Batch, Imputed, Net, Student
+from l2i.shares import resolved
 from l2i.tasks.base import Task
 
 View = Literal["weak", "weak2", "strong"]
@@ -35,11 +36,13 @@ class Method:
     mixes_labels: ClassVar[bool] = False
     """Whether C^T's targets hold z as well: then both costs are one student in the inner step."""
     imputes: ClassVar[bool] = True
+    searches_input: ClassVar[bool] = False
+    """Whether the student's inputs are looked for from a random direction."""
 
     weight: float = 1.0
     """λ, the weight of the unsupervised cost once ramped up."""
-    rampup: int = 0
-    """Steps over which λ grows linearly from 0; 0 for none."""
+    rampup: int | float = 0
+    """Steps over which λ grows linearly from 0, or a share of the run such as 0.4; 0 for none."""
     student_view: View = "weak2"
     """The view that the student sees; labels are imputed on the weak one."""
 
@@ -53,9 +56,10 @@ class Method:
         """The parameter of MixUp's Beta draws, where the method mixes samples."""
         return None
 
-    def weight_at(self, step: int) -> float:
-        """λ(t)."""
-        return self.weight if self.rampup == 0 else self.weight * min(1.0, step / self.rampup)
+    def weight_at(self, step: int, steps: int) -> float:
+        """λ(t) in a run of `steps`."""
+        ramp = resolved(self.rampup, steps)
+        return self.weight if ramp == 0 else self.weight * min(1.0, step / ramp)
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
         """ψ: the label of the weak view, carried to the student's."""
@@ -66,7 +70,7 @@ class Method:
         return z if self.student_view == "weak" else task.move(z, batch.unlabeled.frame)
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        """ℓ^u on the student's view; `net` is there for methods that look for their inputs with it."""
+        """ℓ^u on the student's view; `net`, whose statistics stay, is there to look for inputs with."""
         return Student(batch.unlabeled.views[self.student_view], weighted_mean(task.distance))
 
     def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
@@ -78,7 +82,7 @@ class Method:
         with torch.no_grad():
             imputed = self.impute(task, imputer, batch)
         c_t = self.supervised(task, net, batch).evaluate(net, imputed)
-        c_u = self.student(task, net, batch).evaluate(net, imputed)
+        c_u = self.student(task, imputer, batch).evaluate(net, imputed)
         return Costs(c_t, c_u)
 
 

@@ -60,8 +60,12 @@ class MixMatch(Method):
 
 
 def mixed(rows: Tensor, batch: Batch) -> Tensor:
-    """Each row with its partner's, its own share being the larger."""
+    """Each row with its partner's, drawn among all rows."""
     assert batch.mix is not None
-    share = torch.maximum(batch.mix.share, 1 - batch.mix.share).to(rows.dtype)
-    share = share.view(-1, *[1] * (rows.ndim - 1))
-    return share * rows + (1 - share) * rows[batch.mix.order]
+    return blended(rows, rows[batch.mix.order], batch.mix.share)
+
+
+def blended(rows: Tensor, partners: Tensor, share: Tensor) -> Tensor:
+    """MixUp with a row's own share being the larger."""
+    share = torch.maximum(share, 1 - share).to(rows.dtype).view(-1, *[1] * (rows.ndim - 1))
+    return share * rows + (1 - share) * partners

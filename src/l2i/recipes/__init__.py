@@ -1,36 +1,43 @@
-"""Recipes: every cell of every table by name. A recipe module has CELLS, name -> Cell, and `run(name)`."""
+"""Recipes: every cell of every table by name."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from l2i.registry import unknown
+from l2i.registry import load, unknown
 
 if TYPE_CHECKING:
     from l2i.config import Run
+    from l2i.recipes.cells import Table
 
 TABLES: dict[str, str] = {
-    "digits": "l2i.recipes.digits",
+    "digits": "l2i.recipes.digits:TABLE",
+    "aflw": "l2i.recipes.aflw:TABLE",
+    "cifar10": "l2i.recipes.cifar:CIFAR10",
+    "cifar100": "l2i.recipes.cifar:CIFAR100",
+    "imagenet": "l2i.recipes.imagenet:TABLE",
 }
 
 
-def table(name: str) -> Any:
-    """The recipe module of a table."""
-    if name not in TABLES:
-        raise unknown("table", name, list(TABLES))
-    return import_module(TABLES[name])
+def table(name: str) -> Table:
+    """A table by name."""
+    found: Table = load("table", TABLES, name)
+    return found
 
 
 def names() -> list[str]:
     """Every cell there is."""
-    return [cell for module in TABLES.values() for cell in import_module(module).CELLS]
+    return [cell for name in TABLES for cell in table(name).cells]
 
 
 def get(name: str) -> Run:
     """The run of a cell, to train as it is or to change with `l2i.replace`."""
-    for module in map(import_module, TABLES.values()):
-        if name in module.CELLS:
-            run: Run = module.run(name)
-            return run
+    return table_of(name).run(name)
+
+
+def table_of(name: str) -> Table:
+    """The table that a cell is in."""
+    for found in map(table, TABLES):
+        if name in found.cells:
+            return found
     raise unknown("recipe", name, names())

@@ -17,7 +17,6 @@ class Task(ABC):
     """A task turns outputs into labels and compares the two. All costs are means."""
 
     kind: ClassVar[str]
-    figure_name: ClassVar[str]
 
     outputs: int
     """The width of the network's output: classes, or target coordinates."""
@@ -59,5 +58,19 @@ class Task(ABC):
         """A label of one view, carried to another."""
 
     @abstractmethod
+    def figures(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Figures of merit over a whole set, by name, the main one first; lower is better; y as the set gives it."""
+
+    @property
+    @abstractmethod
+    def figure_name(self) -> str:
+        """The name of the main figure."""
+
+    @property
+    @abstractmethod
+    def meaning(self) -> str:
+        """What the main figure says, in words."""
+
     def figure(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The figure of merit over a whole set, lower is better; y as the data set gives it."""
+        """The main figure."""
+        return self.figures(outputs, y)[self.figure_name]

@@ -14,6 +14,8 @@ from l2i.bilevel.labels import log_labels, softmax_labels
 from l2i.data.frames import Frame
 from l2i.tasks.base import Task
 
+MANY = 10  # classes, above which the top-5 error says something
+
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Task):
@@ -21,6 +23,7 @@ class Classification(Task):
 
     kind: ClassVar[str] = "classification"
     figure_name: ClassVar[str] = "error (%)"
+    meaning: ClassVar[str] = "share of samples given a wrong class"
 
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(outputs, target, reduction="none")
@@ -45,5 +48,9 @@ class Classification(Task):
     def move(self, z: Tensor, frame: Frame | None) -> Tensor:
         return z
 
-    def figure(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return 100 * (outputs.argmax(dim=1) != y).double().mean()
+    def figures(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
+        found = {self.figure_name: 100 * (outputs.argmax(dim=1) != y).double().mean()}
+        if self.outputs > MANY:
+            missed = (outputs.topk(5, dim=1).indices != y.unsqueeze(1)).all(dim=1)
+            found["top-5 error (%)"] = 100 * missed.double().mean()
+        return found

@@ -13,21 +13,24 @@ from l2i.data.frames import Frame
 from l2i.errors import InputError
 from l2i.tasks.base import Task
 
+FAILURE = 10.0  # per cent of the distance between the eyes, above which a face counts as failed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Regression(Task):
     """Targets of one or more coordinates; the network sees (y − mean) / std."""
 
     kind: ClassVar[str] = "regression"
-    figure_name: ClassVar[str] = "RMSE"
 
     mean: Tensor  # [D]
     std: Tensor  # [D]
     points: bool = False
     """Whether targets are points x, y, x, y, … in pixels, which move with the image."""
+    eyes: tuple[int, int] | None = None
+    """Which points are the eyes, where errors are measured in their distance."""
 
     @staticmethod
-    def standardized(y: Tensor, *, points: bool = False) -> Regression:
+    def standardized(y: Tensor, *, points: bool = False, eyes: tuple[int, int] | None = None) -> Regression:
         """The task for labels `y` [N, D], with their mean and spread; a constant coordinate keeps its units."""
         if y.ndim != 2 or (points and y.shape[1] % 2):
             raise InputError(
@@ -35,7 +38,7 @@ class Regression(Task):
             )
         std = y.std(dim=0, correction=0)
         spread = torch.where(std > 0, std, torch.ones_like(std))
-        return Regression(outputs=y.shape[1], mean=y.mean(dim=0), std=spread, points=points)
+        return Regression(outputs=y.shape[1], mean=y.mean(dim=0), std=spread, points=points, eyes=eyes)
 
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return (outputs - target).square().mean(dim=1)
@@ -62,5 +65,27 @@ class Regression(Task):
     def move(self, z: Tensor, frame: Frame | None) -> Tensor:
         return z if frame is None or not self.points else self.encode(frame.apply(self.decode(z)))
 
-    def figure(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return (self.decode(outputs) - y).double().square().mean().sqrt()
+    @property
+    def figure_name(self) -> str:
+        return "RMSE" if self.eyes is None else "error (%)"
+
+    @property
+    def meaning(self) -> str:
+        if self.eyes is None:
+            return "root of the mean squared error, in the targets' units"
+        return "mean distance of landmarks from the truth, as a share of the distance between the eyes"
+
+    def figures(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
+        predicted = self.decode(outputs)
+        if self.eyes is None:
+            return {self.figure_name: (predicted - y).double().square().mean().sqrt()}
+        errors = 100 * self.landmark_errors(predicted, y)
+        return {self.figure_name: errors.mean(), "failure rate (%)": 100 * (errors > FAILURE).double().mean()}
+
+    def landmark_errors(self, predicted: Tensor, y: Tensor) -> Tensor:
+        """Each face's mean distance between landmarks and their truth, in distances between its eyes, [B]."""
+        assert self.eyes is not None
+        ours, truth = (points.double().reshape(len(y), -1, 2) for points in (predicted, y))
+        between = (truth[:, self.eyes[0]] - truth[:, self.eyes[1]]).norm(dim=1)
+        errors: Tensor = (ours - truth).norm(dim=2).mean(dim=1) / between
+        return errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import torch
@@ -13,13 +14,15 @@ from l2i.bilevel.labels import Labels, LearnableLabels, OutputLabels
 from l2i.bilevel.outer import OuterStep
 from l2i.config import Run
 from l2i.data import DATASETS
-from l2i.data.split import Splits
+from l2i.data.split import Splits, draw_splits
 from l2i.errors import InputError
 from l2i.methods import METHODS
 from l2i.methods.base import Method
 from l2i.models import MODELS
 from l2i.registry import load
 from l2i.tasks import Classification, Regression, Task
+
+FOLDER = "L2I_DATA"  # the environment variable with the folder that data sets lie in, where data.root is not given
 
 
 def pick_device(name: str) -> torch.device:
@@ -46,15 +49,15 @@ def dtype_of(run: Run) -> torch.dtype:
 
 def load_splits(run: Run) -> Splits:
     """The data set of the run, split by its seed."""
-    data_set = load("data set", DATASETS, run.data.name)
-    splits: Splits = data_set(
-        root=run.data.root,
+    read = load("data set", DATASETS, run.data.name)
+    root = run.data.root if run.data.root is not None else os.environ.get(FOLDER)
+    return draw_splits(
+        read(root),
         num_labeled=run.data.num_labeled,
         num_validation=run.data.num_validation,
         holdout=run.l2i.holdout if run.l2i.outer_update != "off" else "joint",
         seed=run.seed,
     )
-    return splits
 
 
 def make_task(splits: Splits, method: Method) -> Task:
@@ -63,11 +66,19 @@ def make_task(splits: Splits, method: Method) -> Task:
     if splits.classes is not None:
         task = Classification(outputs=splits.classes)
     else:
-        task = Regression.standardized(splits.labeled.y, points=splits.points)
+        task = Regression.standardized(splits.labeled.y, points=splits.points, eyes=splits.eyes)
     if task.kind not in method.tasks:
         fitting = [name for name in METHODS if task.kind in load("method", METHODS, name).tasks]
         raise InputError(f"{method.name} is not for {task.kind}; use one of {', '.join(fitting)}")
     return task
+
+
+def input_shape(run: Run, splits: Splits) -> tuple[int, ...]:
+    """The shape of a sample as the network sees it."""
+    shape, side = tuple(splits.labeled.x.shape[1:]), run.data.weak.crop
+    if side and run.data.strong.crop != side and "strong" in run.method.views:
+        raise InputError(f"data.weak.crop={side} and data.strong.crop={run.data.strong.crop} must be the same")
+    return (shape[0], side, side) if side and len(shape) == 3 else shape
 
 
 def build_model(run: Run, splits: Splits, task: Task) -> nn.Module:
@@ -75,7 +86,7 @@ def build_model(run: Run, splits: Splits, task: Task) -> nn.Module:
     make = load("model", MODELS, run.model.name)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(run.seed)
-        model: nn.Module = make(tuple(splits.labeled.x.shape[1:]), task.outputs, run.model)
+        model: nn.Module = make(input_shape(run, splits), task.outputs, run.model)
     return model
 
 

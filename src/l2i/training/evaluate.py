@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from statistics import median
+from collections.abc import Callable, Iterator
+from statistics import mean, median
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from l2i.data.split import Samples
-from l2i.tasks.base import Task
+from l2i.data.stream import batches
 
-COUNT = 20  # evaluations that the final figure is the median of
+COUNT = 20  # evaluations that the final figure is made of
 SHARE = 0.02  # of the steps, at the end, in which they lie
 SHORT = 1000  # steps under which the last evaluation alone counts
-DEFINITION = "median of the last 20 evaluations of the averaged model on the test set, in the last 2 % of the steps"
-SHORT_DEFINITION = "the averaged model on the test set, at the last step"
+BATCH = 1024  # samples at a time
+
+Final = Literal["median", "mean", "best"]
+Curve = dict[int, float]  # step -> figure
 
 
 def is_evaluated(step: int, steps: int, every: int) -> bool:
@@ -27,17 +31,38 @@ def final_steps(steps: int) -> list[int]:
     return [steps] if steps < SHORT else [steps - int(i * SHARE * steps / COUNT) for i in reversed(range(COUNT))]
 
 
-def final_figure(curve: dict[int, float], steps: int) -> float:
-    """The figure of a run from its evaluations, step -> value."""
-    return median(curve[step] for step in final_steps(steps))
+def final_figure(curve: Curve, validation: Curve, steps: int, final: Final) -> float:
+    """The figure of a run from its evaluations: of `curve`, where early stopping looks at `validation`."""
+    if final == "best":
+        return curve[min(validation, key=lambda step: (validation[step], step))]
+    return {"median": median, "mean": mean}[final](curve[step] for step in final_steps(steps))
+
+
+def definition(steps: int, final: Final) -> str:
+    """How the final figure comes about, in words."""
+    if final == "best":
+        return "the averaged model on the test set, at the evaluation with the best validation figure (early stopping)"
+    if steps < SHORT:
+        return "the averaged model on the test set, at the last step"
+    return f"{final} of the last 20 evaluations of the averaged model on the test set, in the last 2 % of the steps"
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, samples: Samples, task: Task, *, batch: int = 1024) -> float:
-    """The task's figure on whole `samples`, in evaluation mode."""
+def outputs_of(
+    model: nn.Module, samples: Samples, inputs: Callable[[Tensor], Tensor], *, workers: int = 0, batch: int = BATCH
+) -> Tensor:
+    """The outputs for whole `samples`, in evaluation mode; `inputs` makes of raw samples what the network takes."""
     training = {module: module.training for module in model.modules()}
     model.eval()
-    outputs = torch.cat([model(x) for x in samples.x.split(batch)])
-    for module, before in training.items():
-        module.training = before
-    return float(task.figure(outputs, samples.y))
+    try:
+        return torch.cat([model(inputs(raw)) for raw in chunks(samples, batch, workers)])
+    finally:
+        for module, before in training.items():
+            module.training = before
+
+
+def chunks(samples: Samples, size: int, workers: int) -> Iterator[Tensor]:
+    """Raw samples, some at a time, on the device."""
+    if isinstance(samples.x, Tensor):
+        return iter(samples.x.split(size))
+    return batches(samples.x, size, device=samples.y.device, workers=workers)

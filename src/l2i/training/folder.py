@@ -22,7 +22,7 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK = ".lock"
-ELSEWHERE = ("out", "device")  # fields that may differ when a run goes on
+ELSEWHERE = ("out", "device", "data.root", "data.workers")  # fields that may differ when a run goes on
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,10 +35,4 @@ def evaluate_run(folder: str | Path, *, device: str | None = None) -> dict[str, 
     """The averaged model of a run on its validation and test samples."""
     trainer, step = load_trainer(folder, device=device)
     run = trainer.run
-    return {
-        "name": run.name,
-        "seed": run.seed,
-        "step": step,
-        "figure_name": trainer.task.figure_name,
-        **trainer.figures(),
-    }
+    return {"name": run.name, "seed": run.seed, "step": step, **trainer.figures()}

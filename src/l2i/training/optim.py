@@ -9,12 +9,13 @@ from torch import Tensor
 
 from l2i.batch import Params
 from l2i.config import Optim
+from l2i.shares import resolved
 
 
 def rate_factor(optim: Optim, step: int, steps: int) -> float:
     """The learning rate at `step`, as a share of the one at the start."""
     if optim.schedule == "step":
-        return math.prod(optim.gamma for milestone in optim.milestones if step >= milestone)
+        return math.prod(optim.gamma for milestone in optim.milestones if step >= resolved(milestone, steps))
     if optim.schedule == "cosine":
         return math.cos(7 * math.pi * step / (16 * steps))
     return 1.0

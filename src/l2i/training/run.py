@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from l2i.data.split import Splits
 from l2i.errors import NonFiniteCost, Stopped
 from l2i.training import folder as folders
 from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
-from l2i.training.evaluate import DEFINITION, SHORT, SHORT_DEFINITION, final_figure, is_evaluated
+from l2i.training.evaluate import definition, final_figure, is_evaluated
 from l2i.training.folder import Result
 from l2i.training.log import Bar, Events, Metrics, Row
 from l2i.training.signals import StopRequest
@@ -36,7 +37,7 @@ def train(run: Run, *, splits: Splits | None = None, model: nn.Module | None = N
     with cpu_threads(run.threads), StopRequest() as stop:
         trainer = Trainer(run, splits=splits, model=model)  # wrong input is found here, before anything is written
         devices = [trainer.device] if trainer.device.type == "cuda" else []
-        with folders.held(folder), torch.random.fork_rng(devices):
+        with closing(trainer), folders.held(folder), torch.random.fork_rng(devices):
             torch.manual_seed(run.seed)
             folders.claim(folder, run)
             with closing(Training(trainer, folder, stop, quiet=quiet)) as training:
@@ -78,6 +79,7 @@ class Training:
         """Take the steps that are left."""
         label = f"{self.run.name} seed {self.run.seed}"
         with Bar(label, start=self.start, steps=self.run.steps, quiet=self.quiet) as bar:
+            bar.say(f"{self.run.data.name}: {self.trainer.described()}")
             if self.start:
                 bar.say(f"{self.folder}: resuming from step {self.start}")
             for t in range(self.start, self.run.steps):
@@ -108,12 +110,12 @@ class Training:
             "c_t": means["c_t"],
             "c_u": means["c_u"],
             "c_h": means["c_h"] if has_outer else None,
-            "weight": self.run.method.weight_at(step - 1),
+            "weight": self.run.method.weight_at(step - 1, self.run.steps),
             "gradient": means["gradient"],
             "outer_ratio": means["outer_ratio"] if has_outer else None,
             "outer_ratio_raw": means["outer_ratio_raw"] if has_outer else None,
             "lr": trainer.optimizer.rate(step - 1),
-            **trainer.figures(),
+            **self.figures(),
         }
         for name, value in row.items():
             if value is not None and not math.isfinite(value):
@@ -121,6 +123,11 @@ class Training:
         self.metrics.add(row)
         self.events.add(row)
         return row
+
+    def figures(self) -> Row:
+        """The main figure on the validation and test samples; the other figures are for `l2i evaluate`."""
+        found, name = self.trainer.figures(), self.trainer.task.figure_name
+        return {part: found[part][name] if part in found else None for part in ("validation", "test")}
 
     def save(self, step: int) -> None:
         """A checkpoint of a state that is known to be good."""
@@ -142,12 +149,13 @@ class Training:
             name: {int(row["step"] or 0): float(row[name] or 0) for row in self.metrics.rows if row[name] is not None}
             for name in ("test", "validation")
         }
+        final = partial(final_figure, validation=curves["validation"], steps=run.steps, final=run.final)
         return Result(
             name=run.name,
-            figure=final_figure(curves["test"], run.steps),
+            figure=final(curves["test"]),
             figure_name=task.figure_name,
-            definition=SHORT_DEFINITION if run.steps < SHORT else DEFINITION,
-            validation=final_figure(curves["validation"], run.steps) if curves["validation"] else None,
+            definition=f"{task.meaning}; {definition(run.steps, run.final)}",
+            validation=final(curves["validation"]) if curves["validation"] else None,
             seed=run.seed,
             steps=run.steps,
             seconds=self.seconds(),

@@ -12,13 +12,13 @@ from l2i.bilevel.inner import lookahead, trainable
 from l2i.bilevel.outer import OuterGradient, OuterStep, norm, scaled_to
 from l2i.config import Run
 from l2i.data.loader import Loader
-from l2i.data.split import Splits
+from l2i.data.split import Samples, Splits
 from l2i.errors import InputError
 from l2i.methods.base import Costs, Method
-from l2i.methods.pi_model import PiModel
+from l2i.methods.pi_model import PiModel, SquashedPiModel
 from l2i.training.build import build_model, dtype_of, load_splits, make_outer, make_task, pick_device
 from l2i.training.ema import Teacher
-from l2i.training.evaluate import evaluate
+from l2i.training.evaluate import outputs_of
 from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast
@@ -43,6 +43,8 @@ class Trainer:
         self.run = run
         self.device, dtype = pick_device(run.device), dtype_of(run)
         self.splits = (load_splits(run) if splits is None else splits).to(self.device, dtype)
+        if run.final == "best" and not len(self.splits.validation.x):
+            raise InputError("final='best' looks at validation samples and there are none; raise data.num_validation")
         self.task = make_task(self.splits, run.method)
         self.model = (build_model(run, self.splits, self.task) if model is None else model).to(self.device, dtype)
         self.teacher = Teacher(self.model, run.optim.ema_decay)
@@ -53,8 +55,9 @@ class Trainer:
         if run.l2i.outer_optimizer == "own":
             self.outer_optimizer = Stepper(self.params, run.optim, steps=run.steps, lr=run.l2i.outer_rate)
         self.outer = make_outer(run, self.task, self.network)
-        soft = PiModel(student_view=run.method.student_view)
-        self.outer_method: Method = soft if run.l2i.outer_target == "soft" else run.method
+        view = run.method.student_view
+        targets = {"soft": PiModel(student_view=view), "tanh": SquashedPiModel(student_view=view), "method": run.method}
+        self.outer_method: Method = targets[run.l2i.outer_target]
         self.loader = Loader(
             self.splits,
             self.task,
@@ -63,7 +66,9 @@ class Trainer:
             weak=run.data.weak,
             strong=run.data.strong,
             seed=run.seed,
+            steps=run.steps,
             holdout=self.outer is not None,
+            workers=run.data.workers,
         )
         self.meter = Meter(self.device)
         self.rehearse()
@@ -96,7 +101,7 @@ class Trainer:
         method = self.run.method
         imputer = lookahead(self.imputer, dict(self.imputer.named_parameters()))
         costs = method.costs(self.task, self.network, imputer, batch)
-        total = costs.c_t + method.weight_at(t) * costs.c_u
+        total = costs.c_t + method.weight_at(t, self.run.steps) * costs.c_u
         grads = torch.autograd.grad(total, list(self.params.values()), materialize_grads=True)
         return BaseGradient(costs, dict(zip(self.params, grads, strict=True)))
 
@@ -159,11 +164,30 @@ class Trainer:
         if tuple(outputs.shape) != wanted:
             raise InputError(f"the model's output for a mini-batch is {list(outputs.shape)}; it must be {list(wanted)}")
 
-    def figures(self) -> dict[str, float | None]:
-        """The averaged model's figure on the validation and test samples."""
-        model = self.at_precision(self.teacher.model)
+    def described(self) -> str:
+        """The sets of the run in a line."""
+        joint = self.outer is None or self.run.l2i.holdout == "joint"
+        drawn = "" if self.outer is None or not joint else ", hold-out drawn again from the labelled"
+        return self.splits.described(but=("holdout",) if joint else ()) + drawn
+
+    def close(self) -> None:
+        """Let go of what draws the batches."""
+        self.loader.close()
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """The averaged model's figures on the validation and test samples, where there are any."""
         sets = {"validation": self.splits.validation, "test": self.splits.test}
-        return {name: evaluate(model, s, self.task) if len(s.x) else None for name, s in sets.items()}
+        found = {name: self.task.figures(self.predict(s), s.y) for name, s in sets.items() if len(s.x)}
+        return {name: {figure: float(value) for figure, value in values.items()} for name, values in found.items()}
+
+    def predict(self, samples: Samples) -> Tensor:
+        """The averaged model's outputs."""
+        model = self.at_precision(self.teacher.model)
+        return outputs_of(model, samples, self.inputs, workers=self.run.data.workers)
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        """Raw samples as the network takes them when nothing is random."""
+        return self.splits.inputs(self.run.data.weak.centre(raw))
 
     def state(self) -> Params:
         """Everything that the next step depends on, as named tensors."""

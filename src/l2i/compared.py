@@ -1,0 +1,117 @@
+"""What `l2i compare` prints and keeps: our figures beside the paper's, and how the budgets differ."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from l2i import recipes
+from l2i.compare import Line, Options, plan
+from l2i.config import Run
+from l2i.recipes.cells import figures
+from l2i.statistic import with_error
+from l2i.training.checkpoint import write_whole
+from l2i.training.folder import read_result
+
+WIDTH = 80
+
+
+def rendered(title: str, lines: list[Line]) -> Table:
+    """The table as a person reads it."""
+    with_paper = any(line.paper for line in lines)
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown.add_column("cell", no_wrap=True)
+    ours = lines[0].results[0].figure_name
+    for heading in (ours, *(["paper"] if with_paper else []), "Δ same steps", "Δ same time", "steps", "seconds"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        shown.add_row(
+            line.name.partition("/")[2] or line.name,
+            with_error(line.figures),
+            *([str(line.paper or "")] if with_paper else []),
+            line.gain(line.same_steps),
+            line.gain(line.same_time),
+            f"{line.steps:.0f}",
+            f"{line.time():.1f}",
+        )
+    return shown
+
+
+def report(table: str, lines: list[Line], options: Options) -> None:
+    """Print the table, and keep it as JSON beside the runs."""
+    first, console = lines[0].results[0], Console(highlight=False, soft_wrap=True)
+    count = len(lines[0].results)
+    shown = rendered(f"{table}, test set, {count} seed{'s' * (count > 1)}: mean ± standard error", lines)
+    needed = console.measure(shown).minimum
+    Console(highlight=False, width=max(needed, min(console.width, WIDTH))).print(shown)
+    for line in notes(table, lines):
+        console.print(line)
+    console.print(f"On {first.hardware}; torch {first.versions['torch']}, l2i {first.versions['l2i']}.")
+    path = Path(options.out) / f"{table}.json"
+    write_whole(path, (json.dumps(kept(lines), indent=2) + "\n").encode())
+    console.print(f"Kept in {path}.")
+
+
+def notes(table: str, lines: list[Line]) -> list[str]:
+    """What one has to know to read the table."""
+    first = lines[0].results[0]
+    found = [f"{first.figure_name}: {first.definition}."]
+    if any(line.same_steps for line in lines):
+        found.append(
+            "Δ: L2I minus its baseline, paired by seed, after as many steps or as long a time; below 0, L2I is better."
+        )
+    found.append("seconds: of a run, on average.")
+    found += [budget(line) for line in lines if line.paper and line.paper_steps and line.steps != line.paper_steps][:1]
+    found += [f"* {line.name}: {line.paper.note}." for line in lines if line.paper and line.paper.note]
+    for line in lines:
+        if line.same_time and not 0.9 < line.time() / line.same_time.time() < 1.1:
+            found.append(
+                f"Mind that {line.name} and its 'longer' baseline differ in time: the machine was not at rest."
+            )
+    return found
+
+
+def budget(line: Line) -> str:
+    """How far a run of ours is from the paper's."""
+    assert line.paper_steps is not None
+    share = 100 * line.steps / line.paper_steps
+    return (
+        f"paper: as printed there, after {line.paper_steps:,} steps; ours took {line.steps:,.0f}, {share:.2g} % of it, "
+        "with schedules scaled: such figures are not to be expected to agree."
+    )
+
+
+def kept(lines: list[Line]) -> list[dict[str, Any]]:
+    """The table as JSON."""
+    return [
+        {
+            "cell": line.name,
+            "paper": None if line.paper is None else line.paper._asdict(),
+            "paper_steps": line.paper_steps,
+            "runs": [asdict(result) for result in line.results],
+        }
+        for line in lines
+    ]
+
+
+def planned(table: str, options: Options) -> list[str]:
+    """What would be trained, a cell a line."""
+    found = recipes.table(table)
+    lines = []
+    for cell, runs in plan(found, options).items():
+        done = sum(is_done(run) for run in runs)
+        steps = f"{runs[0].steps:,} of the recipe's {found.run(cell).steps:,} steps"
+        paper = figures().get(cell) and f", the paper's figure {found.figure(cell)}"
+        lines.append(f"{cell}: {len(runs)} seeds, {done} done already, {steps}{paper or ''}")
+    return lines
+
+
+def is_done(run: Run) -> bool:
+    """Whether a run has its result already."""
+    return run.out is not None and Path(run.out).exists() and read_result(Path(run.out)) is not None

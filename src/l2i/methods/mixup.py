@@ -1,0 +1,51 @@
+"""MixUp (Zhang et al., 2018) as the semi-supervised baseline of the MixMatch paper: each set mixed within itself."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from l2i.batch import Batch, Imputed, Net, Student
+from l2i.methods.base import Method, View
+from l2i.methods.mixmatch import blended
+from l2i.tasks.base import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixUp(Method):
+    """Mixed labelled rows with mixed labels; mixed unlabelled rows with mixed predictions; cross-entropy for both."""
+
+    name: ClassVar[str] = "mixup"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+
+    alpha: float = 0.5
+    """The Beta distribution of the mixing share."""
+    student_view: View = "weak"
+    """The view that is mixed; labels are imputed on it as it is."""
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return ("weak",)
+
+    @property
+    def mix_alpha(self) -> float:
+        return self.alpha
+
+    def student(self, task: Task, net: Net, batch: Batch) -> Student:
+        first, size = len(batch.labeled.x), len(batch.unlabeled.weak)
+
+        def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
+            return task.loss(outputs, within(imputed.z, batch, first, size))
+
+        return Student(within(batch.unlabeled.weak, batch, first, size), cost)
+
+    def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
+        size = len(batch.labeled.x)
+        target = within(task.target(batch.labeled.y), batch, 0, size)
+        return Student(within(batch.labeled.x, batch, 0, size), lambda outputs, _: task.loss(outputs, target))
+
+
+def within(rows: Tensor, batch: Batch, first: int, size: int) -> Tensor:
+    """Each row mixed with the one as far from the other end: the order of a batch is random already."""
+    assert batch.mix is not None
+    return blended(rows, rows.flip(0), batch.mix.share[first : first + size])

@@ -1,0 +1,121 @@
+"""What a table of the paper is made of: cells by name, the run of each, and where its settings come from."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from l2i.config import L2I, Run
+
+Update = Literal["off", "normalized", "paper"]
+MARKS: dict[Update, str] = {"off": "", "normalized": "-l2i", "paper": "-l2i-paper"}
+FIGURES = Path(__file__).with_name("paper.csv")
+
+
+class Cell(NamedTuple):
+    """A method with so many labels, how L2I is applied to it, and what an ablation changes."""
+
+    method: str
+    labels: int | float
+    update: Update = "off"
+    ablation: str = ""
+
+    @property
+    def short(self) -> str:
+        return "sl" if self.method == "supervised" else self.method
+
+
+class Figure(NamedTuple):
+    """A figure as the paper prints it; None where it prints none."""
+
+    error: float | None
+    spread: float | None
+    where: str
+    note: str
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return "--"
+        mark = "*" if self.note else ""
+        return f"{self.error:.2f}{mark}" if self.spread is None else f"{self.error:.2f} ± {self.spread:.2f}{mark}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table: its cells by name and how to make a run of one."""
+
+    name: str
+    cells: dict[str, Cell]
+    make: Callable[[str, Cell], Run]
+    compared: tuple[str, ...]
+    """What `l2i compare` trains when nothing is said."""
+    seeds: int
+    sources: dict[str, str] = field(default_factory=dict)
+    """Field -> where its value comes from, where the paper leaves it open."""
+
+    def run(self, name: str) -> Run:
+        return self.make(name, self.cells[name])
+
+    def baseline(self, name: str) -> str | None:
+        """The cell of the same method and labels without L2I."""
+        cell = self.cells[name]
+        plain = Cell(cell.method, cell.labels)
+        return None if cell == plain else next((n for n, c in self.cells.items() if c == plain), None)
+
+    def figure(self, name: str) -> Figure | None:
+        """The paper's figure for a cell: the same for L2I's default rule and the paper's."""
+        return figures().get(name.replace(MARKS["paper"], MARKS["normalized"]))
+
+
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "exact": {"hypergradient": "exact"},
+    "learnable": {"labels": "learnable"},
+    "separate": {"holdout": "separate"},
+    **{f"k{count}": {"hypergradient": "exact", "inner_steps": count} for count in (1, 2, 3)},
+}
+
+
+def outer_step(cell: Cell, eta: float) -> L2I:
+    """L2I as a cell has it; `eta` is for the paper's rule, and for every rule with a number of inner steps."""
+    from l2i.config import L2I
+
+    changes = {"outer_update": cell.update, **ABLATIONS.get(cell.ablation, {})}
+    if cell.update == "paper":
+        changes["inner_supervised"] = True
+    if cell.update == "paper" or "inner_steps" in changes:
+        changes["eta"] = eta
+    return L2I(**changes)
+
+
+def named(table: str, cells: Iterable[Cell]) -> dict[str, Cell]:
+    """Cells by name, TABLE/METHOD[-l2i][-paper]-LABELS[-ABLATION]."""
+    return {
+        f"{table}/{cell.short}{MARKS[cell.update]}-{cell.labels}{cell.ablation and '-' + cell.ablation}": cell
+        for cell in cells
+    }
+
+
+def imputing(method: str, labels: int | float, *, ablations: Iterable[str] = ()) -> list[Cell]:
+    """A method with L2I, by the library's default rule and by the paper's, as it is and with each ablation."""
+    updates: tuple[Update, ...] = ("normalized", "paper")
+    return [Cell(method, labels, update, ablation) for ablation in ("", *ablations) for update in updates]
+
+
+@cache
+def figures() -> dict[str, Figure]:
+    """The paper's figures, by cell; for the cells with L2I, under the default rule's name."""
+    with FIGURES.open(newline="") as file:
+        return {
+            row["cell"]: Figure(number(row["error"]), number(row["spread"]), row["where"], row["note"])
+            for row in csv.DictReader(file)
+        }
+
+
+def number(text: str) -> float | None:
+    """A number, where there is one."""
+    return float(text) if text else None

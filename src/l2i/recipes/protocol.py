@@ -1,0 +1,52 @@
+"""A run's protocol as it resolves: every field that decides what is computed, shares of the run written as steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from l2i.config import Run
+from l2i.recipes.cells import Table
+from l2i.shares import resolved
+from l2i.validate import fields_of
+
+BESIDES = ("name", "out", "device", "threads", "save_every", "data.root", "data.workers")  # decide nothing
+OUTER = "l2i."
+
+
+def protocol(run: Run) -> dict[str, Any]:
+    """Field -> value, without those that an absent outer step or optimizer has no use for."""
+    found = {path: value for path, value in fields_of(run) if path not in BESIDES}
+    found["method"] = run.method.name
+    found["method.rampup"] = resolved(run.method.rampup, run.steps)
+    found["optim.milestones"] = tuple(resolved(milestone, run.steps) for milestone in run.optim.milestones)
+    if run.l2i.outer_update == "off":
+        found = {path: value for path, value in found.items() if not path.startswith(OUTER)}
+        found |= {"l2i.outer_update": "off"}
+        found.pop("batch.holdout")
+    if not run.method.views:
+        found.pop("batch.unlabeled")
+    if "strong" not in run.method.views:
+        found = {path: value for path, value in found.items() if not path.startswith("data.strong.")}
+    return found
+
+
+def printed(run: Run, table: Table) -> str:
+    """The protocol a field a line, with where a value comes from if the paper leaves it open."""
+    found = protocol(run)
+    wide, shown = max(map(len, found)), {path: spelled(value) for path, value in found.items()}
+    long = max(map(len, shown.values()))
+    lines = [run.name]
+    for path in sorted(shown, key=lambda path: ("." in path or path == "method", path)):
+        source = table.sources.get(path)
+        lines.append(f"  {path:<{wide}}  {shown[path]:<{long}}{'  # ' + source if source else ''}".rstrip())
+    figure = table.figure(run.name)
+    if figure is not None:
+        lines.append(f"  the paper's figure: {figure} ({'; '.join(filter(None, [figure.where, figure.note]))})")
+    return "\n".join(lines)
+
+
+def spelled(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if isinstance(value, tuple):
+        return " ".join(map(spelled, value)) or "none"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""The command line: `l2i list | train | compare | evaluate`. Heavy imports happen in the command that needs them."""
+"""The command line: `l2i list | train | compare | evaluate | pictures`. A command imports what is heavy by itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from l2i.errors import InputError, NonFiniteCost, Stopped
+from l2i.options import CompareOptions, EvaluateOptions, PicturesOptions
 from l2i.registry import unknown
 
 T = TypeVar("T")
@@ -139,24 +139,15 @@ def compare(arguments: list[str]) -> int:
     name, rest = positional(arguments, "compare", "TABLE", "a table", list(recipes.TABLES))
     recipes.table(name)
 
-    from l2i.compare import Options
     from l2i.compare import compare as compare_cells
     from l2i.compared import planned, report
 
-    options = parsed(Options, rest, f"l2i compare {name}", Options())
+    options = parsed(CompareOptions, rest, f"l2i compare {name}", CompareOptions())
     if options.dry_run:
         print(*planned(name, options), sep="\n")
     else:
         report(name, compare_cells(name, options), options)
     return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
-    """The averaged model of a run folder, on its validation and test samples, as JSON."""
-
-    device: str | None = None
-    """cpu, cuda, …; the run's own by default."""
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -165,7 +156,18 @@ def evaluate(arguments: list[str]) -> int:
     options = parsed(EvaluateOptions, rest, f"l2i evaluate {folder}", EvaluateOptions())
     from l2i.training.load import evaluate_run
 
-    print(json.dumps(evaluate_run(folder, device=options.device), indent=2))
+    print(json.dumps(evaluate_run(folder, device=options.device, root=options.data.root), indent=2))
+    return 0
+
+
+def pictures(arguments: list[str]) -> int:
+    """Plots of a run folder."""
+    folder, rest = positional(arguments, "pictures", "RUN", "a run folder", [])
+    options = parsed(PicturesOptions, rest, f"l2i pictures {folder}", PicturesOptions())
+    from l2i.pictures import draw
+
+    chosen = {name: getattr(options, name) for name in ("baseline", "out", "count", "device")}
+    print(*draw(folder, lambda line: tell(line, 0), **chosen, root=options.data.root), sep="\n")
     return 0
 
 
@@ -174,6 +176,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "compare": compare,
     "evaluate": evaluate,
+    "pictures": pictures,
 }
 
 

@@ -3,49 +3,20 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
 from l2i import recipes
 from l2i.config import Run, replace
 from l2i.errors import InputError
+from l2i.options import CompareOptions
 from l2i.recipes.cells import MARKS, Figure, Table
 from l2i.registry import unknown
 from l2i.statistic import with_error
 from l2i.training.folder import Result
 from l2i.training.run import train
 from l2i.validate import validate
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where the data is."""
-
-    root: str | None = None
-    """Folder that holds the data set; by default the one that the environment variable L2I_DATA names."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Train the cells of a table over several seeds and set their figures side by side, and beside the paper's."""
-
-    cells: tuple[str, ...] = ()
-    """Cells to train, with or without the table's name; those that the table names by default."""
-    seeds: int | None = None
-    """Seeds 0, 1, … a cell, by default as many as the table asks for; one seed is one split, start and order."""
-    steps: int | None = None
-    """Training steps, where they should not be the recipe's; schedules scale with them."""
-    out: str = "runs/compare"
-    """Folder for the runs; those already there are not trained again."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
-    equal_time: bool = True
-    """Also train each baseline for as long as its L2I twin took."""
-    dry_run: bool = False
-    """Say what would be trained, and train nothing."""
-    data: Place = field(default_factory=Place)
-    """Where the data is."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +49,7 @@ class Line:
         return with_error((a - b for a, b in zip(self.figures, baseline.figures, strict=True)), sign="+")
 
 
-def compare(name: str, options: Options) -> list[Line]:
+def compare(name: str, options: CompareOptions) -> list[Line]:
     """Train what the options ask for, baselines first, and return the table's lines."""
     table = recipes.table(name)
     planned = plan(table, options)
@@ -93,7 +64,7 @@ def compare(name: str, options: Options) -> list[Line]:
     return list(lines.values())
 
 
-def plan(table: Table, options: Options) -> dict[str, list[Run]]:
+def plan(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
     """The runs of each cell, one a seed, checked; baselines come first."""
     seeds = table.seeds if options.seeds is None else options.seeds
     if seeds < 1:
@@ -114,7 +85,7 @@ def full(cell: str, table: Table) -> str:
     return name
 
 
-def at(run: Run, options: Options, *, seed: int, steps: int | None = None, suffix: str = "") -> Run:
+def at(run: Run, options: CompareOptions, *, seed: int, steps: int | None = None, suffix: str = "") -> Run:
     """A cell's run at one seed, in a folder of its own."""
     name = run.name + suffix
     out = str(Path(options.out) / f"{name.replace('/', '-')}-seed{seed}")
@@ -130,7 +101,7 @@ def one(run: Run) -> Result:
     return result
 
 
-def as_long(table: Table, cell: str, base: Line, imputed: list[Result], options: Options) -> Line:
+def as_long(table: Table, cell: str, base: Line, imputed: list[Result], options: CompareOptions) -> Line:
     """The baseline with so many steps that each seed takes as long as it did with L2I."""
     which = table.cells[cell]
     rule = MARKS[which.update].removeprefix(MARKS["normalized"])  # nothing, or -paper

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from l2i import recipes
-from l2i.compare import Line, Options, plan
+from l2i.compare import Line, plan
 from l2i.config import Run
+from l2i.options import CompareOptions
 from l2i.recipes.cells import figures
 from l2i.statistic import with_error
 from l2i.training.checkpoint import write_whole
@@ -22,7 +23,7 @@ from l2i.training.folder import read_result
 WIDTH = 80
 
 
-def rendered(title: str, lines: list[Line]) -> Table:
+def rendered(title: str, lines: list[Line], references: dict[str, float]) -> Table:
     """The table as a person reads it."""
     with_paper = any(line.paper for line in lines)
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -30,9 +31,11 @@ def rendered(title: str, lines: list[Line]) -> Table:
     ours = lines[0].results[0].figure_name
     for heading in (ours, *(["paper"] if with_paper else []), "Δ same steps", "Δ same time", "steps", "seconds"):
         shown.add_column(heading, justify="right", no_wrap=True)
+    for name, value in references.items():
+        shown.add_row(short(name), f"{value:.2f}", *([str(figures().get(name, ""))] if with_paper else []))
     for line in lines:
         shown.add_row(
-            line.name.partition("/")[2] or line.name,
+            short(line.name),
             with_error(line.figures),
             *([str(line.paper or "")] if with_paper else []),
             line.gain(line.same_steps),
@@ -43,22 +46,30 @@ def rendered(title: str, lines: list[Line]) -> Table:
     return shown
 
 
-def report(table: str, lines: list[Line], options: Options) -> None:
+def short(name: str) -> str:
+    """A cell's name without its table's."""
+    return name.partition("/")[2] or name
+
+
+def report(table: str, lines: list[Line], options: CompareOptions) -> None:
     """Print the table, and keep it as JSON beside the runs."""
     first, console = lines[0].results[0], Console(highlight=False, soft_wrap=True)
     count = len(lines[0].results)
-    shown = rendered(f"{table}, test set, {count} seed{'s' * (count > 1)}: mean ± standard error", lines)
+    reference = recipes.table(table).reference
+    references = {} if reference is None else reference(options.data.root)
+    title = f"{table}, test set, {count} seed{'s' * (count > 1)}: mean ± standard error"
+    shown = rendered(title, lines, references)
     needed = console.measure(shown).minimum
     Console(highlight=False, width=max(needed, min(console.width, WIDTH))).print(shown)
-    for line in notes(table, lines):
+    for line in notes(lines, references):
         console.print(line)
     console.print(f"On {first.hardware}; torch {first.versions['torch']}, l2i {first.versions['l2i']}.")
     path = Path(options.out) / f"{table}.json"
-    write_whole(path, (json.dumps(kept(lines), indent=2) + "\n").encode())
+    write_whole(path, (json.dumps(kept(lines, references), indent=2) + "\n").encode())
     console.print(f"Kept in {path}.")
 
 
-def notes(table: str, lines: list[Line]) -> list[str]:
+def notes(lines: list[Line], references: dict[str, float]) -> list[str]:
     """What one has to know to read the table."""
     first = lines[0].results[0]
     found = [f"{first.figure_name}: {first.definition}."]
@@ -68,7 +79,8 @@ def notes(table: str, lines: list[Line]) -> list[str]:
         )
     found.append("seconds: of a run, on average.")
     found += [budget(line) for line in lines if line.paper and line.paper_steps and line.steps != line.paper_steps][:1]
-    found += [f"* {line.name}: {line.paper.note}." for line in lines if line.paper and line.paper.note]
+    marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in references}
+    found += [f"* {name}: {figure.note}." for name, figure in marked.items() if figure and figure.note]
     for line in lines:
         if line.same_time and not 0.9 < line.time() / line.same_time.time() < 1.1:
             found.append(
@@ -87,9 +99,9 @@ def budget(line: Line) -> str:
     )
 
 
-def kept(lines: list[Line]) -> list[dict[str, Any]]:
+def kept(lines: list[Line], references: dict[str, float]) -> list[dict[str, Any]]:
     """The table as JSON."""
-    return [
+    return [{"cell": name, "figure": value} for name, value in references.items()] + [
         {
             "cell": line.name,
             "paper": None if line.paper is None else line.paper._asdict(),
@@ -100,15 +112,15 @@ def kept(lines: list[Line]) -> list[dict[str, Any]]:
     ]
 
 
-def planned(table: str, options: Options) -> list[str]:
+def planned(table: str, options: CompareOptions) -> list[str]:
     """What would be trained, a cell a line."""
     found = recipes.table(table)
     lines = []
     for cell, runs in plan(found, options).items():
         done = sum(is_done(run) for run in runs)
         steps = f"{runs[0].steps:,} of the recipe's {found.run(cell).steps:,} steps"
-        paper = figures().get(cell) and f", the paper's figure {found.figure(cell)}"
-        lines.append(f"{cell}: {len(runs)} seeds, {done} done already, {steps}{paper or ''}")
+        paper = f", the paper's figure {found.figure(cell)}" if found.figure(cell) else ""
+        lines.append(f"{cell}: {len(runs)} seeds, {done} done already, {steps}{paper}")
     return lines
 
 

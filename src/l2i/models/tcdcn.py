@@ -1,5 +1,6 @@
 """The landmark network of Zhang et al. (2014), the paper's network for AFLW, in the sizes of its released code."""
 
+import torch
 from torch import nn
 
 from l2i.errors import InputError
@@ -21,12 +22,15 @@ def tcdcn(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
     layers: list[nn.Module] = []
     channels = shape[0]
     for width, kernel in CONVOLUTIONS:
-        layers += [nn.Conv2d(channels, width, kernel), nn.Hardtanh(), nn.MaxPool2d(2)]
+        # pooled, then squashed: the same, since hardtanh never falls, on a quarter of the values
+        layers += [nn.Conv2d(channels, width, kernel), nn.MaxPool2d(2), nn.Hardtanh()]
         channels = width
     layers += [nn.Conv2d(channels, LAST[0], LAST[1]), nn.Hardtanh(), nn.Flatten()]
     flat = LAST[0] * flat_side(shape[1]) * flat_side(shape[2])
     linear = [nn.Linear(flat, FEATURES), nn.Dropout(network.dropout)]
-    return Classifier(nn.Sequential(*layers, *linear), FEATURES, outputs)
+    model = Classifier(nn.Sequential(*layers, *linear), FEATURES, outputs)
+    # in this layout pooling is several times faster on a CPU
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def flat_side(side: int) -> int:

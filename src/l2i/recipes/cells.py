@@ -55,6 +55,8 @@ class Table:
     compared: tuple[str, ...]
     """What `l2i compare` trains when nothing is said."""
     seeds: int
+    reference: Callable[[str | None], dict[str, float]] | None = None
+    """Figures that need no training, by name, from the folder of the data: a row beside every comparison."""
     sources: dict[str, str] = field(default_factory=dict)
     """Field -> where its value comes from, where the paper leaves it open."""
 

@@ -14,7 +14,7 @@ from l2i.bilevel.labels import Labels, LearnableLabels, OutputLabels
 from l2i.bilevel.outer import OuterStep
 from l2i.config import Run
 from l2i.data import DATASETS
-from l2i.data.split import Splits, draw_splits
+from l2i.data.split import DataSet, Splits, draw_splits
 from l2i.errors import InputError
 from l2i.methods import METHODS
 from l2i.methods.base import Method
@@ -47,12 +47,17 @@ def dtype_of(run: Run) -> torch.dtype:
     return torch.float64 if run.precision == "float64" else torch.float32
 
 
+def read_set(name: str, root: str | None) -> DataSet:
+    """A data set by name, from the folder given or the one that the environment names."""
+    read = load("data set", DATASETS, name)
+    data: DataSet = read(root if root is not None else os.environ.get(FOLDER))
+    return data
+
+
 def load_splits(run: Run) -> Splits:
     """The data set of the run, split by its seed."""
-    read = load("data set", DATASETS, run.data.name)
-    root = run.data.root if run.data.root is not None else os.environ.get(FOLDER)
     return draw_splits(
-        read(root),
+        read_set(run.data.name, run.data.root),
         num_labeled=run.data.num_labeled,
         num_validation=run.data.num_validation,
         holdout=run.l2i.holdout if run.l2i.outer_update != "off" else "joint",

@@ -15,7 +15,7 @@ from l2i.data.stream import batches
 COUNT = 20  # evaluations that the final figure is made of
 SHARE = 0.02  # of the steps, at the end, in which they lie
 SHORT = 1000  # steps under which the last evaluation alone counts
-BATCH = 1024  # samples at a time
+BATCH = {"cpu": 64, "cuda": 1024}  # samples at a time: a CPU's cache holds the activations of few
 
 Final = Literal["median", "mean", "best"]
 Curve = dict[int, float]  # step -> figure
@@ -49,13 +49,19 @@ def definition(steps: int, final: Final) -> str:
 
 @torch.no_grad()
 def outputs_of(
-    model: nn.Module, samples: Samples, inputs: Callable[[Tensor], Tensor], *, workers: int = 0, batch: int = BATCH
+    model: nn.Module,
+    samples: Samples,
+    inputs: Callable[[Tensor], Tensor],
+    *,
+    workers: int = 0,
+    batch: int | None = None,
 ) -> Tensor:
     """The outputs for whole `samples`, in evaluation mode; `inputs` makes of raw samples what the network takes."""
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return torch.cat([model(inputs(raw)) for raw in chunks(samples, batch, workers)])
+        size = BATCH.get(samples.y.device.type, 1024) if batch is None else batch
+        return torch.cat([model(inputs(raw)) for raw in chunks(samples, size, workers)])
     finally:
         for module, before in training.items():
             module.training = before

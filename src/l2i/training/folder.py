@@ -39,7 +39,7 @@ class Result:
     seed: int
     steps: int
     seconds: float
-    """Time in the training loop, evaluation and saving included."""
+    """Time in the training loop, evaluation and saving included, probes left out."""
     versions: dict[str, str]
     hardware: str
 

@@ -1,28 +1,102 @@
-"""What a run folder holds, ready to use: its averaged model, and its figures."""
+"""What a run folder holds, ready to use: its averaged model, its whole state, its metrics and its figures."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
+from l2i.batch import Params
 from l2i.config import replace
 from l2i.data.split import Splits
+from l2i.errors import InputError
 from l2i.training.checkpoint import newest_whole
 from l2i.training.folder import read_run
+from l2i.training.log import Row
 from l2i.training.trainer import Trainer
+from l2i.validate import fields_of
+
+SPLIT = ("data.name", "data.num_labeled", "data.num_validation", "seed")  # the fields that make a split
 
 
 def load_trainer(
-    folder: str | Path, *, splits: Splits | None = None, model: nn.Module | None = None, device: str | None = None
+    folder: str | Path,
+    *,
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    device: str | None = None,
+    root: str | None = None,
 ) -> tuple[Trainer, int]:
     """The trainer of a run with the teacher of its newest checkpoint, and the step that it is of."""
-    run = read_run(Path(folder))
-    trainer = Trainer(run if device is None else replace(run, device=device), splits=splits, model=model)
-    tensors, meta = newest_whole(Path(folder) / "checkpoints")
+    trainer, tensors, step = _opened(folder, splits=splits, model=model, device=device, root=root)
     trainer.load_teacher(tensors)
-    return trainer, meta["step"]
+    return trainer, step
+
+
+class Loaded(NamedTuple):
+    """A run as it was at its newest checkpoint, and all its evaluations."""
+
+    trainer: Trainer
+    step: int
+    rows: list[Row]
+
+    @property
+    def label(self) -> str:
+        """The run in a few words."""
+        return f"{self.trainer.run.name}, seed {self.trainer.run.seed}, step {self.step:,}"
+
+
+def load_whole(folder: str | Path, *, device: str | None = None, root: str | None = None) -> Loaded:
+    """A run with its whole state, to be closed by the caller; this sets torch's generators as well.
+
+    `root` is the folder of the data, where it is not the run's own.
+    """
+    read_run(Path(folder))  # a folder that holds no run is called so, before its evaluations are missed
+    rows = read_rows(folder)
+    trainer, tensors, step = _opened(folder, device=device, root=root)
+    trainer.load(tensors)
+    return Loaded(trainer, step, rows)
+
+
+def _opened(
+    folder: str | Path,
+    *,
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    device: str | None = None,
+    root: str | None = None,
+) -> tuple[Trainer, Params, int]:
+    """A new trainer, and the state and step of the run's newest checkpoint."""
+    run = read_run(Path(folder))
+    run = run if device is None else replace(run, device=device)
+    run = run if root is None else replace(run, data={"root": root})
+    trainer = Trainer(run, splits=splits, model=model)
+    tensors, meta = newest_whole(Path(folder) / "checkpoints")
+    return trainer, tensors, meta["step"]
+
+
+def read_rows(folder: str | Path) -> list[Row]:
+    """The evaluations of a run, in order; an InputError where there are none."""
+    path = Path(folder) / "metrics.jsonl"
+    try:
+        rows: list[Row] = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        if not all(row["step"] and "test" in row and "validation" in row for row in rows):
+            raise ValueError("not rows of metrics")
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InputError(f"{path} is damaged; restore it, or give another run") from None
+    if not rows:
+        raise InputError(f"{folder} has no evaluations yet; let it train longer, or give another run")
+    return rows
+
+
+def same_split(folder: str | Path, other: str | Path) -> None:
+    """Raise an InputError where two runs were not trained on the same samples."""
+    ours, theirs = (dict(fields_of(read_run(Path(name)))) for name in (folder, other))
+    unlike = [f"{name} is {theirs[name]} there and {ours[name]} here" for name in SPLIT if theirs[name] != ours[name]]
+    if unlike:
+        raise InputError(f"{other} is of other data or another split ({'; '.join(unlike)}); give another run")
 
 
 def load_model(folder: str | Path, *, splits: Splits | None = None, model: nn.Module | None = None) -> nn.Module:
@@ -31,8 +105,8 @@ def load_model(folder: str | Path, *, splits: Splits | None = None, model: nn.Mo
     return trainer.teacher.model.eval()
 
 
-def evaluate_run(folder: str | Path, *, device: str | None = None) -> dict[str, Any]:
-    """The averaged model of a run on its validation and test samples."""
-    trainer, step = load_trainer(folder, device=device)
+def evaluate_run(folder: str | Path, *, device: str | None = None, root: str | None = None) -> dict[str, Any]:
+    """The averaged model of a run on its validation and test samples: every figure that the task has."""
+    trainer, step = load_trainer(folder, device=device, root=root)
     run = trainer.run
     return {"name": run.name, "seed": run.seed, "step": step, **trainer.figures()}

@@ -97,7 +97,7 @@ class Bar:
             return
         self.said = now
         rate = (step - self.start) / (now - self.began)
-        told = f"{rate:.0f}/s {self.costs}"
+        told = f"{rate:.{0 if rate >= 10 else 1}f}/s {self.costs}"
         taken = len(self.label) + BAR + 2 * len(str(self.steps)) + 12  # by the other columns: costs give way first
         self.progress.update(self.task, costs=told[: max(0, self.console.width - taken)])
         if not self.console.is_terminal:

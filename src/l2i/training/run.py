@@ -20,6 +20,7 @@ from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
 from l2i.training.evaluate import definition, final_figure, is_evaluated
 from l2i.training.folder import Result
 from l2i.training.log import Bar, Events, Metrics, Row
+from l2i.training.probe import probe
 from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
 
@@ -120,6 +121,7 @@ class Training:
         for name, value in row.items():
             if value is not None and not math.isfinite(value):
                 raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
+        row |= self.probed(step)
         self.metrics.add(row)
         self.events.add(row)
         return row
@@ -128,6 +130,16 @@ class Training:
         """The main figure on the validation and test samples; the other figures are for `l2i evaluate`."""
         found, name = self.trainer.figures(), self.trainer.task.figure_name
         return {part: found[part][name] if part in found else None for part in ("validation", "test")}
+
+    def probed(self, step: int) -> Row:
+        """What the next outer update does to the costs; None where that is no number, which is not the run's failure.
+
+        It is not the run's work either: its time does not count.
+        """
+        began = time.monotonic()
+        found = probe(self.trainer, step)
+        self.began += time.monotonic() - began
+        return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
     def save(self, step: int) -> None:
         """A checkpoint of a state that is known to be good."""

@@ -1,0 +1,61 @@
+"""What the commands take, apart from a run's own fields; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the data is."""
+
+    root: str | None = None
+    """Folder that holds the data set; by default the run's own, or the one that the variable L2I_DATA names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Train the cells of a table over several seeds and set their figures side by side, and beside the paper's."""
+
+    cells: tuple[str, ...] = ()
+    """Cells to train, with or without the table's name; those that the table names by default."""
+    seeds: int | None = None
+    """Seeds 0, 1, … a cell, by default as many as the table asks for; one seed is one split, start and order."""
+    steps: int | None = None
+    """Training steps, where they should not be the recipe's; schedules scale with them."""
+    out: str = "runs/compare"
+    """Folder for the runs; those already there are not trained again."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
+    equal_time: bool = True
+    """Also train each baseline for as long as its L2I twin took."""
+    dry_run: bool = False
+    """Say what would be trained, and train nothing."""
+    data: Place = field(default_factory=Place)
+    """Where the data is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """The averaged model of a run folder, on its validation and test samples, as JSON."""
+
+    device: str | None = None
+    """cpu, cuda, …; the run's own by default."""
+    data: Place = field(default_factory=Place)
+    """Where the data is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PicturesOptions:
+    """Plots of a run folder, as PNG files: costs, error and, for landmarks, faces."""
+
+    baseline: str | None = None
+    """Run folder of a baseline, trained on the same split, to be drawn beside the run."""
+    out: str | None = None
+    """Folder for the pictures; RUN/pictures by default."""
+    count: int = 12
+    """Faces in a picture."""
+    device: str | None = None
+    """cpu, cuda, …; the run's own by default."""
+    data: Place = field(default_factory=Place)
+    """Where the data is."""

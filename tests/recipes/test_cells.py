@@ -1,0 +1,150 @@
+"""Every cell of the paper's tables: its name, its protocol, its figure, and two steps of it on tiny data."""
+
+import math
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typed import expected
+
+from formats import write_cifar10, write_cifar100, write_faces
+from image_folders import write_class_folders
+from l2i import Run, Trainer, recipes, replace
+from l2i.recipes.cells import FIGURES, figures
+from l2i.recipes.protocol import protocol
+from l2i.validate import validate
+
+TABLES = ("aflw", "cifar10", "cifar100", "imagenet")
+CELLS = [name for table in TABLES for name in recipes.table(table).cells]
+UPDATES = ("l2i", "l2i-paper")
+
+
+def names_in_the_paper() -> set[str]:
+    """All the rows and columns of the tables and ablations, spelled out."""
+    found = {"aflw/sl-all", "imagenet/sl-all", "imagenet/sl", "imagenet/mixmatch", "imagenet/fixmatch"}
+    found |= {f"imagenet/fixmatch-{update}" for update in UPDATES}
+    for labels in (91, 182, 455):
+        found |= {f"aflw/{method}-{labels}" for method in ("sl", "pseudo-label", "mean-teacher")}
+        for update in UPDATES:
+            found |= {f"aflw/{method}-{update}-{labels}" for method in ("pseudo-label", "mean-teacher")}
+            found |= {f"aflw/mean-teacher-{update}-{labels}-{ablation}" for ablation in ("exact", "learnable")}
+    for table, numbers in (("cifar10", (250, 500, 1000)), ("cifar100", (500, 1000, 2000))):
+        for labels in numbers:
+            plain = ("pi-model", "pseudo-label", "mixup", "vat", "mean-teacher", "mixmatch", "fixmatch")
+            found |= {f"{table}/{method}-{labels}" for method in plain}
+            for update in UPDATES:
+                found |= {f"{table}/{method}-{update}-{labels}" for method in plain[4:]}
+                found |= {f"{table}/mean-teacher-{update}-{labels}-exact"}
+                found |= {f"{table}/fixmatch-{update}-{labels}-learnable"}
+    for update in UPDATES:
+        found |= {f"cifar100/fixmatch-{update}-{labels}-separate" for labels in (500, 1000, 2000)}
+        found |= {f"cifar100/fixmatch-{update}-500-holdout{size}" for size in (32, 128)}
+        found |= {f"aflw/mean-teacher-{update}-91-k{count}" for count in (2, 3)}
+    return found | {"aflw/mean-teacher-l2i-91-k1"}
+
+
+def test_every_cell_of_the_paper_has_a_name() -> None:
+    ours = {
+        f"{table}/{method}{update}"
+        for table in ("cifar10", "cifar100")
+        for method, update in [("sl", ""), ("uda", ""), ("uda", "-l2i"), ("uda", "-l2i-paper")]
+    }
+    assert names_in_the_paper() <= set(CELLS)
+    assert all(name.rpartition("-")[0] in ours for name in set(CELLS) - names_in_the_paper())
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_follows_the_protocol_of_the_paper(name: str) -> None:
+    table = recipes.table_of(name)
+    found, wanted = protocol(table.run(name)), expected(table.name, table.cells[name])
+    for field, value in wanted.items():
+        assert found[field] == (pytest.approx(value) if isinstance(value, float) else value), field
+    validate(table.run(name))
+
+
+def test_no_two_cells_resolve_alike() -> None:
+    protocols = {name: protocol(recipes.get(name)) for name in CELLS}
+    assert not [(a, b) for a, b in combinations(CELLS, 2) if protocols[a] == protocols[b]]
+
+
+def test_schedules_scale_with_the_steps() -> None:
+    short = protocol(replace(recipes.get("aflw/mean-teacher-91"), steps=600))
+    assert (short["method.rampup"], short["optim.milestones"]) == (240, (400,))
+
+
+def test_the_paper_has_a_figure_for_each_of_its_cells_and_for_no_other() -> None:
+    """K inner steps, SL and UDA on CIFAR are ours."""
+    wanted = {name for name in names_in_the_paper() if "-k" not in name and "-l2i-paper" not in name}
+    assert set(figures()) == wanted | {"aflw/mean-face"}
+    assert len(FIGURES.read_text().splitlines()) == 1 + len(figures())
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("aflw/mean-teacher-l2i-91", "11.53 ± 0.02"),
+        ("aflw/mean-teacher-l2i-paper-91-exact", "11.70 ± 0.03"),
+        ("cifar10/mean-teacher-l2i-paper-250", "25.97 ± 1.71"),
+        ("cifar10/mean-teacher-l2i-1000", "14.76 ± 0.50*"),
+        ("cifar100/fixmatch-l2i-500-holdout32", "44.67 ± 0.23"),
+        ("cifar100/vat-500", "--"),
+        ("imagenet/sl-all", "35.90"),
+        ("aflw/mean-teacher-l2i-91-k2", "None"),
+    ],
+)
+def test_a_figure_is_printed_as_in_the_paper(name: str, printed: str) -> None:
+    assert str(recipes.table_of(name).figure(name)) == printed
+
+
+def test_a_contradiction_in_the_paper_is_recorded() -> None:
+    figure = figures()["cifar10/mean-teacher-l2i-1000"]
+    assert figure.error == 14.76 and "15.76" in figure.note
+
+
+def write_imagenet(folder: Path) -> Path:
+    return write_class_folders(folder, classes=3, per_class=6, size=72)
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "aflw": write_faces,
+    "cifar10": write_cifar10,
+    "cifar100": lambda folder: write_cifar100(folder, per_class=5),
+    "imagenet": write_imagenet,
+}
+TINY: dict[str, dict[str, Any]] = {
+    "aflw": {"model": {}, "data": {"num_labeled": 10}},
+    "cifar10": {"model": {"depth": 10, "width": 1}, "data": {"num_labeled": 20, "num_validation": 10}},
+    "cifar100": {"model": {"depth": 10, "width": 1}, "data": {"num_labeled": 200, "num_validation": 10}},
+    "imagenet": {"model": {"depth": 8}, "data": {"workers": 0}},
+}
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {table: str(write(tmp_path_factory.mktemp(table))) for table, write in WRITERS.items()}
+
+
+def tiny(name: str, root: str) -> Run:
+    """The cell on a small network and small batches; all else as it is."""
+    changes = TINY[recipes.table_of(name).name]
+    run, labels = recipes.get(name), recipes.table_of(name).cells[name].labels
+    data = {**changes["data"], "root": root} | ({"num_labeled": labels} if isinstance(labels, float) else {})
+    many = 2 if run.batch.unlabeled > run.batch.labeled else 1
+    batch = {"labeled": 4, "unlabeled": 4 * many, "holdout": 4}
+    return replace(run, device="cpu", threads=1, model=changes["model"], data=data, batch=batch)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_two_steps_of_a_cell_on_tiny_data_in_the_real_format(name: str, roots: dict[str, str]) -> None:
+    trainer = Trainer(tiny(name, roots[recipes.table_of(name).name]))
+    before = {key: p.detach().clone() for key, p in trainer.params.items()}
+    for step in range(2):
+        trainer.step(step)
+    means = trainer.meter.read()  # raises where a cost is no number
+    assert all(math.isfinite(value) for value in means.values())
+    assert any(not torch.equal(before[key], p) for key, p in trainer.params.items())
+    assert (means["outer_ratio"] > 0) == (recipes.table_of(name).cells[name].update != "off")
+    assert trainer.figures()["test"][trainer.task.figure_name] >= 0

@@ -1,0 +1,172 @@
+"""The protocols of the paper's image and landmark experiments, typed by hand: what each cell must resolve to.
+
+Figures are the paper's (section 5 and the appendix) unless a comment says otherwise.
+"""
+
+from typing import Any
+
+from l2i.recipes.cells import Cell
+
+ADAM = {"optim.name": "adam", "optim.lr": 0.002, "optim.weight_decay": 0.0004, "optim.schedule": "constant"}
+SGD = {"optim.name": "sgd", "optim.lr": 0.03, "optim.momentum": 0.9, "optim.weight_decay": 0.001}
+CIFAR = {
+    "steps": 1_048_576,  # 2^20, MixMatch and FixMatch
+    "data.num_validation": 5000,
+    "data.weak.shift": 4,
+    "data.weak.flip": True,
+    "data.weak.padding": "reflect",
+    "model.name": "wide-resnet",
+    "model.depth": 28,
+    "model.width": 2,
+    "batch.labeled": 64,
+    "optim.ema_decay": 0.999,
+    "final": "median",
+}
+TABLES: dict[str, dict[str, Any]] = {
+    "cifar10": {**CIFAR, **ADAM, "data.name": "cifar10", "optim.decay": "decoupled"},
+    "cifar100": {**CIFAR, **SGD, "data.name": "cifar100", "optim.decay": "l2", "optim.schedule": "cosine"},
+    "aflw": {
+        "steps": 22_500,
+        "data.name": "landmarks",
+        "data.num_validation": 0.1,
+        "data.weak.shift": 4,  # released code
+        "data.weak.flip": False,
+        "model.name": "tcdcn",
+        "batch.labeled": 128,  # released code
+        "optim.name": "sgd",
+        "optim.lr": 0.03,
+        "optim.momentum": 0.9,
+        "optim.weight_decay": 0.0005,
+        "optim.decay": "l2",
+        "optim.schedule": "step",
+        "optim.gamma": 0.1,
+        "optim.milestones": (15_000,),
+        "optim.ema_decay": 0.999,  # released code
+        "final": "best",
+    },
+    "imagenet": {
+        "data.name": "imagenet",
+        "data.num_validation": 0,
+        "data.weak.crop": 64,  # Rebuffi et al.
+        "data.weak.flip": True,
+        "model.name": "resnet",
+        "model.depth": 26,
+        "model.width": 1,
+        "batch.labeled": 256,
+        "optim.name": "sgd",
+        "optim.lr": 0.1,
+        "optim.momentum": 0.9,
+        "optim.nesterov": True,
+        "optim.weight_decay": 0.0001,
+        "optim.decay": "l2",
+        "optim.schedule": "step",
+        "optim.gamma": 0.1,
+        "final": "median",
+    },
+}
+RANDAUGMENT = {"data.strong.randaugment": 2, "data.strong.flip": True, "data.strong.fill": 127}
+RAMP = {"method.rampup": 419_430}  # 40 % of 2^20
+CIFAR_METHODS: dict[str, dict[str, Any]] = {
+    "supervised": {},
+    "pi-model": {**RAMP, "method.weight": 10.0, "batch.unlabeled": 64},  # MixMatch's code
+    "pseudo-label": {**RAMP, "method.weight": 1.0, "method.threshold": 0.95, "batch.unlabeled": 64},  # MixMatch's code
+    "mixup": {"method.weight": 1.0, "method.rampup": 0, "method.alpha": 0.5, "batch.unlabeled": 64},  # MixMatch's code
+    "vat": {**RAMP, "method.weight": 0.3, "method.epsilon": 12.0, "method.entropy": 0.2, "batch.unlabeled": 64},
+    "mean-teacher": {**RAMP, "method.weight": 50.0, "batch.unlabeled": 64},
+    "mixmatch": {
+        **RAMP,
+        "method.weight": 75.0,
+        "method.temperature": 0.5,
+        "method.alpha": 0.75,
+        "batch.unlabeled": 64,
+    },
+    "fixmatch": {
+        **RANDAUGMENT,
+        "data.strong.cutout": 16,
+        "method.weight": 1.0,
+        "method.rampup": 0,
+        "method.threshold": 0.95,
+        "batch.unlabeled": 448,
+    },
+    "uda": {  # UDA's own settings
+        **RANDAUGMENT,
+        "data.strong.cutout": 16,
+        "method.weight": 1.0,
+        "method.rampup": 0,
+        "method.threshold": 0.8,
+        "method.temperature": 0.4,
+        "batch.unlabeled": 448,
+    },
+}
+LANDMARKS = {"method.weight": 3.0, "method.rampup": 9000, "batch.unlabeled": 128}
+METHODS: dict[str, dict[str, dict[str, Any]]] = {
+    "cifar10": CIFAR_METHODS,
+    "cifar100": CIFAR_METHODS,
+    "aflw": {"supervised": {}, "pseudo-label": LANDMARKS, "mean-teacher": LANDMARKS},
+    "imagenet": {
+        "supervised": {},
+        "mixmatch": {
+            "steps": 570_600,  # 120 epochs of 1,217,109 images in batches of 256
+            "optim.milestones": (142_650, 285_300, 427_950),
+            "method.weight": 100.0,
+            "batch.unlabeled": 256,
+        },
+        "fixmatch": {
+            **RANDAUGMENT,
+            "steps": 190_200,  # 120 epochs of 1,217,109 images in batches of 768
+            "optim.milestones": (47_550, 95_100, 142_650),
+            "method.weight": 10.0,
+            "batch.unlabeled": 768,
+        },
+    },
+}
+IMAGENET_SL = {0.05: 30_120, 1.0: 600_600}  # 120 epochs of 64,058 or 1,281,167 images in batches of 256
+HOLDOUT = {"cifar10": 64, "cifar100": 64, "aflw": 128, "imagenet": 256}
+UPDATES: dict[str, dict[str, Any]] = {
+    "off": {"l2i.outer_update": "off"},
+    "normalized": {"l2i.outer_update": "normalized", "l2i.eta": None, "l2i.rho": 0.3, "l2i.inner_supervised": False},
+    "paper": {"l2i.outer_update": "paper", "l2i.inner_supervised": True, "l2i.outer_optimizer": "shared"},
+}
+SHARED = {"l2i.labels": "output", "l2i.hypergradient": "last_layer", "l2i.holdout": "joint", "l2i.inner_steps": 1}
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "": {},
+    "exact": {"l2i.hypergradient": "exact"},
+    "learnable": {"l2i.labels": "learnable"},
+    "separate": {"l2i.holdout": "separate"},
+    "holdout32": {"batch.holdout": 32},
+    "holdout128": {"batch.holdout": 128},
+    "k1": {"l2i.hypergradient": "exact", "l2i.inner_steps": 1, "l2i.eta": 0.3},
+    "k2": {"l2i.hypergradient": "exact", "l2i.inner_steps": 2, "l2i.eta": 0.3},
+    "k3": {"l2i.hypergradient": "exact", "l2i.inner_steps": 3, "l2i.eta": 0.3},
+}
+ETA: dict[tuple[str, str, str], float] = {  # released code, in our means; (table, method, O or L)
+    ("aflw", "mean-teacher", "output"): 0.3,  # 10·lr
+    ("aflw", "pseudo-label", "output"): 0.3,
+    ("aflw", "mean-teacher", "learnable"): 0.03,  # 1·lr
+    ("cifar10", "mean-teacher", "output"): 64.0,  # 50 · 0.002 · 64 · 10
+    ("cifar10", "mixmatch", "output"): 64.0,
+    ("cifar10", "fixmatch", "output"): 448.0,  # 50 · 0.002 · 448 · 10
+    ("cifar10", "uda", "output"): 448.0,
+    ("cifar10", "fixmatch", "learnable"): 896.0,  # 100 · 0.002 · 448 · 10
+    ("cifar100", "mean-teacher", "output"): 9600.0,  # 50 · 0.03 · 64 · 100
+    ("cifar100", "mixmatch", "output"): 9600.0,
+    ("cifar100", "fixmatch", "output"): 67_200.0,  # 50 · 0.03 · 448 · 100
+    ("cifar100", "uda", "output"): 67_200.0,
+    ("cifar100", "fixmatch", "learnable"): 134_400.0,
+    ("imagenet", "fixmatch", "output"): 3_840_000.0,  # 50 · 0.1 · 768 · 1000
+}
+
+
+def expected(table: str, cell: Cell) -> dict[str, Any]:
+    """What the paper says of a cell."""
+    found = {**TABLES[table], **METHODS[table][cell.method], "method": cell.method, "data.num_labeled": cell.labels}
+    if table == "imagenet" and cell.method == "supervised":
+        steps = IMAGENET_SL[cell.labels]
+        found |= {"steps": steps, "optim.milestones": (steps // 4, steps // 2, 3 * steps // 4)}
+    found |= UPDATES[cell.update]
+    if cell.update == "off":
+        return found
+    found |= {**SHARED, "batch.holdout": HOLDOUT[table], **ABLATIONS[cell.ablation]}
+    if cell.update == "paper":
+        found["l2i.eta"] = ETA[table, cell.method, found["l2i.labels"]]
+    return found

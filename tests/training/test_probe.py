@@ -1,0 +1,156 @@
+"""The probe against steps taken by hand, and the run beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from l2i import Run, Trainer, recipes, replace, train
+from l2i.training.evaluate import outputs_of
+from l2i.training.probe import COLUMNS, either_way, probe
+from l2i.training.run import Training
+from l2i.training.signals import StopRequest
+
+PAPER = {"outer_update": "paper", "eta": 0.5, "outer_optimizer": "own", "outer_rate": 0.001}
+RULES = {
+    "normalized": {"l2i": {"outer_update": "normalized"}},
+    "paper": {"l2i": PAPER},
+    "momentum": {"optim": {"name": "sgd", "lr": 0.01, "weight_decay": 0.01}},
+}
+
+
+def small(cell: str = "digits/mean-teacher-l2i-40", **changes: object) -> Run:
+    """With running statistics, dropout, and moments in the optimizer."""
+    run = replace(recipes.get(cell), device="cpu", precision="float64", steps=12, eval_every=4, save_every=6, probe=50)
+    sizes = {"labeled": 8, "unlabeled": 8, "holdout": 8}
+    return replace(run, model={"name": "conv", "width": 4, "dropout": 0.2}, batch=sizes, **changes)
+
+
+def started(run: Run, steps: int = 3) -> Trainer:
+    torch.manual_seed(0)
+    trainer = Trainer(run)
+    for t in range(steps):
+        trainer.step(t)
+    return trainer
+
+
+def same(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def copied(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.state().items()}
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_probed_run_follows_the_same_trajectory_bit_by_bit(rule: str, tmp_path: Path) -> None:
+    for name, count in (("plain", 0), ("probed", 50)):
+        train(small(out=str(tmp_path / name), **{**RULES[rule], "probe": count}), quiet=True)
+    states = [load_file(tmp_path / name / "checkpoints" / "0000000012.safetensors") for name in ("plain", "probed")]
+    assert same(*states)
+    probed, plain = rows(tmp_path / "probed"), rows(tmp_path / "plain")
+    assert [row["step"] for row in probed] == [4, 8, 12]
+    assert [{name: value for name, value in row.items() if name not in COLUMNS} for row in probed] == plain
+    assert all(row[name] > 0 for row in probed for name in COLUMNS)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_probing_leaves_the_whole_state_as_it_was(rule: str) -> None:
+    trainer = started(small(**RULES[rule]))
+    before = copied(trainer)
+    found = probe(trainer, 3)
+    assert same(trainer.state(), before)
+    assert any(name.startswith("optimizer.") for name in before)
+    assert probe(trainer, 3) == found
+
+
+@pytest.mark.parametrize("rule", ["normalized", "paper"])
+def test_after_is_the_step_that_the_run_takes_and_before_the_step_without_its_update(rule: str) -> None:
+    run = small(**RULES[rule])
+    found = probe(started(run), 3)
+    for when in ("before", "after"):
+        trainer = started(run)
+        if when == "before":
+            trainer.outer = None
+        trainer.step(3)
+        held = trainer.loader.draw(3).holdout
+        test = trainer.splits.test.take(torch.arange(50))
+        assert held is not None
+        assert isinstance(test.x, Tensor)
+        trainer.model.eval()
+        with torch.no_grad():
+            costs = [trainer.task.loss(trainer.model(x), y) for x, y in (held, (trainer.inputs(test.x), test.y))]
+        assert [float(cost) for cost in costs] == [found[f"c_h_{when}"], found[f"test_cost_{when}"]]
+    assert found["c_h_before"] != found["c_h_after"]
+
+
+def test_the_learned_labels_lower_the_hold_out_cost() -> None:
+    """On average over a run's probes; a single update may miss."""
+    run = small(steps=60, l2i={"rho": 0.3})
+    trainer, gains = Trainer(run), []
+    for t in range(60):
+        trainer.step(t)
+        if t % 6 == 5:
+            found = probe(trainer, t + 1)
+            gains.append(found["c_h_before"] - found["c_h_after"])
+    assert sum(gains) > 0
+
+
+def test_after_the_last_step_the_last_batch_serves_again() -> None:
+    trainer = started(small(), steps=12)
+    seen = either_way(trainer, 12, lambda batch: batch.labeled.x)
+    assert torch.equal(seen[0], trainer.loader.draw(11).labeled.x)
+    assert torch.equal(*seen)
+
+
+def test_a_measurement_that_fails_leaves_the_trainer_as_it_was() -> None:
+    trainer = started(small())
+    before = copied(trainer)
+    with pytest.raises(ZeroDivisionError):
+        either_way(trainer, 3, lambda _: 1 / 0)
+    assert same(trainer.state(), before)
+
+
+def test_either_way_shows_the_model_without_and_with_the_update() -> None:
+    trainer = started(small())
+    samples = trainer.splits.unlabeled.take(torch.arange(5))
+    before, after = either_way(trainer, 3, lambda _: outputs_of(trainer.network, samples, trainer.inputs))
+    assert before.shape == after.shape == (5, 10)
+    assert 0 < float((before - after).abs().max()) < 1
+
+
+@pytest.mark.parametrize(
+    "run", [small(probe=0), small(l2i={"outer_update": "off"}), small("digits/sl-40")], ids=["none", "off", "sl"]
+)
+def test_there_is_nothing_to_probe_without_an_outer_update_or_samples(run: Run) -> None:
+    assert probe(Trainer(run), 0) == {}
+
+
+def test_the_time_of_a_probe_does_not_count(tmp_path: Path) -> None:
+    trainer = started(small())
+    with StopRequest() as stop:
+        training = Training(trainer, tmp_path, stop, quiet=True)
+    began = training.began
+    assert set(training.probed(3)) == set(COLUMNS)
+    assert training.began > began + 0.001
+    training.close()
+
+
+def test_a_probe_that_is_no_number_does_not_stop_the_run(tmp_path: Path) -> None:
+    trainer = started(small())
+    with torch.no_grad():
+        trainer.splits.test.x.fill_(float("nan"))  # type: ignore[union-attr]
+    with StopRequest() as stop:
+        training = Training(trainer, tmp_path, stop, quiet=True)
+    found = training.probed(3)
+    training.close()
+    assert found["test_cost_after"] is None
+    assert found["c_h_after"] is not None

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from formats import write_cifar10, write_faces
 from l2i import recipes
 from l2i.validate import fields_of
 
@@ -231,3 +232,44 @@ def test_compare_sets_methods_side_by_side(tmp_path: Path) -> None:
         assert longer_run["steps"] == round(base_run["steps"] * imputed_run["seconds"] / base_run["seconds"])
     again = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--device", "cpu", "--out", "cmp", cwd=tmp_path)
     assert again.stdout == done.stdout
+
+
+def test_a_dry_run_prints_the_protocol_and_needs_no_data(tmp_path: Path) -> None:
+    done = l2i("train", "cifar100/fixmatch-l2i-500", "--steps", "1000", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = dict(line.partition("#")[0].split(maxsplit=1) for line in done.stdout.splitlines()[1:-1])
+    told = {name: value.strip() for name, value in told.items()}
+    assert told["batch.unlabeled"] == "448" and told["optim.schedule"] == "cosine" and told["steps"] == "1000"
+    assert "the paper's figure: 44.97 ± 0.13" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_data_says_where_to_get_it_and_where_to_put_it(tmp_path: Path) -> None:
+    for cell, words in {
+        "cifar10/vat-250": "cifar.html",
+        "aflw/sl-91": "aflw_release",
+        "imagenet/sl": "decathlon",
+    }.items():
+        done = l2i("train", cell, "--data.root", str(tmp_path), cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert words in done.stderr and "--data.root" in done.stderr
+
+
+def test_a_tampered_pickle_is_refused_and_its_command_not_run(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    batch = next(tmp_path.rglob("data_batch_3"))
+    batch.write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path / "touched").encode() + b"'\ntR.")
+    done = l2i("train", "cifar10/mean-teacher-250", "--data.root", str(tmp_path), cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "data_batch_3" in done.stderr and "os.system" in done.stderr
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_run_says_how_the_set_was_split_and_evaluate_has_every_figure(tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    small = ["--device", "cpu", "--steps", "2", "--batch.labeled", "4", "--data.num-labeled", "10"]
+    done = l2i("train", "aflw/sl-91", *small, "--data.root", str(tmp_path), "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "landmarks: 10 labelled, 12 unlabelled, 2 validation, 8 test" in done.stderr
+    told = json.loads(l2i("evaluate", "run", cwd=tmp_path).stdout)
+    assert set(told["test"]) == set(told["validation"]) == {"error (%)", "failure rate (%)"}

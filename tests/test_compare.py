@@ -1,3 +1,14 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from formats import write_faces
+from l2i import InputError, Trainer, recipes, replace
+from l2i.compare import compare, plan
+from l2i.compared import planned, report
+from l2i.options import CompareOptions, Place
 from l2i.statistic import with_error
 
 
@@ -8,3 +19,89 @@ def test_a_mean_comes_with_its_standard_error() -> None:
 
 def test_one_value_has_no_error() -> None:
     assert with_error([4.25], digits=1) == "4.2"
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The landmark cells with batches and labels that suit two dozen faces; all else as it is."""
+    table = recipes.table("aflw")
+
+    def make(name: str, cell: object) -> object:
+        run = original(name, cell)  # type: ignore[arg-type]
+        return replace(
+            run, threads=1, probe=0, data={"num_labeled": 10}, batch={"labeled": 8, "unlabeled": 8, "holdout": 8}
+        )
+
+    original = table.make
+    monkeypatch.setitem(table.__dict__, "make", make)
+
+
+def options(folder: Path, **changes: object) -> CompareOptions:
+    settings: dict[str, object] = {
+        "cells": ("sl-91", "aflw/mean-teacher-l2i-91", "mean-teacher-91"),
+        "seeds": 2,
+        "steps": 3,
+        "out": str(folder / "runs"),
+        "device": "cpu",
+        "data": Place(root=str(folder)),
+    }
+    return CompareOptions(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def test_our_figures_stand_beside_the_papers(small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_faces(tmp_path)
+    chosen = options(tmp_path)
+    lines = compare("aflw", chosen)
+    names = [line.name.removeprefix("aflw/") for line in lines]
+    assert names == ["sl-91", "mean-teacher-91", "mean-teacher-91-longer", "mean-teacher-l2i-91"]
+    report("aflw", lines, chosen)
+    told = capsys.readouterr().out
+    for printed in ("mean-face", "16.58*", "16.32 ± 0.14", "12.80 ± 0.00", "11.53 ± 0.02", "Δ same steps"):
+        assert printed in told
+    assert "after 22,500 steps; ours took 3, 0.013 % of it, with schedules scaled" in told
+    assert "* aflw/mean-face: the mean of each landmark" in told
+    saved = json.loads((tmp_path / "runs" / "aflw.json").read_text())
+    assert [row["cell"] for row in saved] == ["aflw/mean-face", *(line.name for line in lines)]
+    assert saved[1]["paper"]["error"] == 16.32 and saved[1]["paper_steps"] == 22_500
+    assert [run["seed"] for run in saved[-1]["runs"]] == [0, 1]
+
+
+def test_the_mean_face_is_that_of_all_training_faces(tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    reference = recipes.table("aflw").reference
+    assert reference is not None
+    first = reference(str(tmp_path))["aflw/mean-face"]
+    run = replace(recipes.get("aflw/sl-all"), device="cpu", data={"root": str(tmp_path)}, batch={"labeled": 8})
+    sets = Trainer(run).splits
+    test, train = sets.test.y.double(), torch.cat([sets.labeled.y, sets.validation.y]).double()
+    mean = train.mean(dim=0)
+    error = (mean - test).view(len(test), 5, 2).norm(dim=2).mean(1) / (test[:, :2] - test[:, 2:4]).norm(dim=1)
+    assert first == pytest.approx(100 * float(error.mean()), rel=1e-5)
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
+    told = planned("cifar10", options(tmp_path, cells=("fixmatch-l2i-paper-250",), steps=100))
+    assert told == [
+        "cifar10/fixmatch-l2i-paper-250: 2 seeds, 0 done already, 100 of the recipe's 1,048,576 steps, "
+        "the paper's figure 5.56 ± 0.03"
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_cell_is_told_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="perhaps you meant 'mean-teacher-l2i-91'"):
+        plan(recipes.table("aflw"), options(tmp_path, cells=("mean-techer-l2i-91",)))
+
+
+@pytest.mark.parametrize(
+    ("cell", "baseline"),
+    [
+        ("cifar100/fixmatch-l2i-500-holdout32", "cifar100/fixmatch-500"),
+        ("aflw/mean-teacher-l2i-paper-182-exact", "aflw/mean-teacher-182"),
+        ("imagenet/fixmatch-l2i", "imagenet/fixmatch"),
+        ("digits", "digits/fixmatch-40"),
+        ("aflw/sl-91", None),
+    ],
+)
+def test_every_cell_knows_its_baseline(cell: str, baseline: str | None) -> None:
+    assert recipes.table_of(cell).baseline(cell) == baseline

@@ -20,7 +20,7 @@ from l2i.statistic import with_error
 from l2i.training.checkpoint import write_whole
 from l2i.training.folder import read_result
 
-WIDTH = 80
+WIDEST = 300  # characters
 
 
 def rendered(title: str, lines: list[Line], references: dict[str, float]) -> Table:
@@ -59,8 +59,8 @@ def report(table: str, lines: list[Line], options: CompareOptions) -> None:
     references = {} if reference is None else reference(options.data.root)
     title = f"{table}, test set, {count} seed{'s' * (count > 1)}: mean ± standard error"
     shown = rendered(title, lines, references)
-    needed = console.measure(shown).minimum
-    Console(highlight=False, width=max(needed, min(console.width, WIDTH))).print(shown)
+    wide = Console(highlight=False, width=WIDEST)
+    Console(highlight=False, width=wide.measure(shown).maximum).print(shown)  # a figure is never cut off
     for line in notes(lines, references):
         console.print(line)
     console.print(f"On {first.hardware}; torch {first.versions['torch']}, l2i {first.versions['l2i']}.")

@@ -84,3 +84,31 @@ def test_images_only_for_geometry() -> None:
     with pytest.raises(InputError, match="use noise"):
         Augment(shift=1)(torch.randn(4, 7), generator())
     assert Augment(noise=0.1)(torch.randn(4, 7), generator())[1] is None
+
+
+def test_a_window_takes_its_points_with_it() -> None:
+    images = torch.arange(20.0 * 12).view(1, 1, 12, 20).repeat(60, 1, 1, 1)
+    view, frame = Augment(crop=7)(images, generator())
+    assert view.shape == (60, 1, 7, 7)
+    corner = torch.stack([view[:, 0, 0, 0] % 20, view[:, 0, 0, 0] // 20], dim=1)  # a pixel's value is its place
+    assert torch.equal(frame.apply(torch.tensor([[13.0, 9.0]]).repeat(60, 1)), torch.tensor([[13.0, 9.0]]) - corner)
+    assert set(corner[:, 0].tolist()) == set(range(14)) and set(corner[:, 1].tolist()) == set(range(6))
+
+
+def test_evaluation_sees_the_centre_of_a_larger_image() -> None:
+    image = torch.arange(100.0).view(1, 1, 10, 10)
+    assert torch.equal(Augment(crop=4).centre(image), image[:, :, 3:7, 3:7])
+    assert torch.equal(Augment(shift=4).centre(image), image)
+
+
+def test_a_window_larger_than_the_image_says_so() -> None:
+    with pytest.raises(InputError, match="a crop of 9 pixels is larger"):
+        Augment(crop=9)(torch.zeros(2, 1, 8, 8), generator())
+
+
+def test_cutout_and_randaugment_fill_with_what_is_asked_for() -> None:
+    grey = cutout(torch.zeros(50, 3, 8, 8), 4, generator(), 127)
+    assert set(grey.unique().tolist()) == {0.0, 127.0}
+    levels = torch.full((64, 3, 16, 16), 200.0)
+    turned = Augment(randaugment=2, fill=3)(levels, generator())[0]
+    assert float(turned.min()) <= 3 and turned.shape == levels.shape

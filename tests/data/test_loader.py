@@ -1,9 +1,14 @@
+from pathlib import Path
+
 import pytest
 import torch
 
+from image_folders import write_class_folders
 from l2i.data.augment import Augment
-from l2i.data.loader import Batches, Loader, beta_quantiles, pick, step_seed
-from l2i.data.split import Samples, Splits
+from l2i.data.folders import read_class_folders
+from l2i.data.loader import Batches, Loader, beta_quantiles, pick, picked, step_seed
+from l2i.data.pixels import Pixels
+from l2i.data.split import DataSet, Samples, Splits, draw_splits
 from l2i.errors import InputError
 from l2i.methods.pi_model import PiModel
 from l2i.tasks import Classification, Regression
@@ -124,3 +129,78 @@ def test_landmarks_move_with_their_crop(view: str) -> None:
     carried = task.move(task.encode(found(batch.unlabeled.weak)), batch.unlabeled.frame)
     assert torch.allclose(task.decode(carried), found(batch.unlabeled.views[view]), atol=1e-4)
     assert not torch.equal(batch.unlabeled.weak, batch.unlabeled.views[view])
+
+
+def streamed(folder: Path, workers: int) -> tuple[Loader, DataSet]:
+    train, test = read_class_folders(str(write_class_folders(folder, classes=2, per_class=8, size=12)), size=12)
+    data = DataSet(train=train, test=test, classes=2, pixels=Pixels.given((0.5,) * 3, (0.25,) * 3))
+    splits = draw_splits(data, num_labeled=4, num_validation=0, holdout="joint", seed=0)
+    splits = splits.to(torch.device("cpu"), torch.float32)
+    sizes = Batches(labeled=3, unlabeled=4, holdout=2)
+    settings = {"sizes": sizes, "weak": Augment(), "strong": Augment(), "seed": 0, "steps": 9, "holdout": True}
+    return Loader(splits, Classification(outputs=2), PiModel(), **settings, workers=workers), data  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_image_files_are_drawn_as_if_they_were_held(tmp_path: Path, workers: int) -> None:
+    """The same interface: the rows a step draws are those of the files, with their own labels, standardised."""
+    loader, data = streamed(tmp_path, workers)
+    held = loader.splits.labeled.x.read()
+    whole = loader.splits.inputs(held)
+    for step in (0, 0, 1, 5):  # a rehearsal, the start, the next, and a run that goes on
+        batch = loader.draw(step)
+        rows = picked(step, part="labeled", count=len(held), size=3, seed=0)
+        assert torch.equal(batch.labeled.x, whole[rows])
+        assert torch.equal(batch.labeled.y, loader.splits.labeled.y[rows])
+        assert batch.unlabeled.weak.shape == (4, 3, 12, 12)
+    assert not torch.equal(loader.draw(6).unlabeled.weak, loader.draw(7).unlabeled.weak)
+    assert len(data.test.x) > 0
+    loader.close()
+
+
+def test_8_bit_images_are_standardised_after_their_augmentation() -> None:
+    x = torch.randint(256, (12, 1, 8, 8), dtype=torch.uint8)
+    y = torch.arange(12) % 3
+    data = DataSet(train=Samples(x, y), test=Samples(x, y), classes=3, pixels=Pixels.of(x))
+    splits = draw_splits(data, num_labeled=3, num_validation=0, holdout="joint", seed=0)
+    splits = splits.to(torch.device("cpu"), torch.float64)
+    weak = Augment(cutout=3, fill=7)
+    loader = Loader(
+        splits,
+        Classification(outputs=3),
+        PiModel(),
+        sizes=Batches(labeled=3, unlabeled=5),
+        weak=weak,
+        strong=weak,
+        seed=0,
+        steps=9,
+        holdout=False,
+    )
+    seen = loader.draw(0).labeled.x
+    levels = seen * splits.pixels.std + splits.pixels.mean
+    assert seen.dtype == torch.float64
+    assert torch.allclose(levels, levels.round(), atol=1e-9) and bool(((levels - 7).abs() < 1e-9).any())
+
+
+def test_randaugment_is_not_for_landmarks_nor_for_other_than_8_bit_images() -> None:
+    with pytest.raises(InputError, match="randaugment is for 8-bit images"):
+        Loader(
+            make_loader().splits,
+            Classification(outputs=3),
+            PiModel(),
+            sizes=Batches(),
+            weak=Augment(randaugment=2),
+            strong=Augment(),
+            seed=0,
+            steps=9,
+            holdout=False,
+        )
+
+
+def test_a_batch_knows_how_far_the_run_is() -> None:
+    assert make_loader().draw(25).progress == 0.25
+
+
+def test_only_a_method_that_searches_gets_a_direction() -> None:
+    assert make_loader("vat").draw(0).unlabeled.noise is not None
+    assert make_loader("pi-model").draw(0).unlabeled.noise is None

@@ -85,3 +85,23 @@ def test_targets_of_the_wrong_shape_are_named(shape: tuple[int, ...], points: bo
 def test_classes_have_no_geometry() -> None:
     z = torch.rand(3, 4)
     assert torch.equal(Classification(outputs=4).move(z, Frame.translation(torch.ones(3, 2))), z)
+
+
+def test_landmarks_are_measured_in_distances_between_the_eyes() -> None:
+    """Eyes 10 apart; the first face is right, the second off by (3, 4) everywhere, half an eye distance."""
+    y = torch.tensor([[0.0, 0, 10, 0, 5, 5], [0.0, 0, 6, 8, 5, 5]], dtype=FLOAT64)
+    task = Regression.standardized(y + torch.randn_like(y), points=True, eyes=(0, 1))
+    off = y + torch.tensor([[0.0] * 6, [3.0, 4.0] * 3], dtype=FLOAT64)
+    found = task.figures(task.encode(off), y)
+    assert {name: round(float(value), 9) for name, value in found.items()} == {
+        "error (%)": 25.0,
+        "failure rate (%)": 50.0,
+    }
+    assert task.figure_name == "error (%)"
+
+
+def test_top_5_counts_where_there_are_many_classes() -> None:
+    outputs = torch.arange(12.0).repeat(4, 1)  # the last class first, then the one before it, …
+    found = Classification(outputs=12).figures(outputs, torch.tensor([11, 7, 6, 0]))
+    assert {name: float(value) for name, value in found.items()} == {"error (%)": 75.0, "top-5 error (%)": 50.0}
+    assert list(Classification(outputs=10).figures(torch.eye(10), torch.arange(10))) == ["error (%)"]

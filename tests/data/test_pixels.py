@@ -1,0 +1,41 @@
+import torch
+
+from l2i.data.pixels import Pixels
+from l2i.data.split import DataSet, Samples, draw_splits
+
+
+def images(count: int = 40) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(256, (count, 3, 5, 4), generator=generator, dtype=torch.uint8)
+
+
+def test_mean_and_spread_are_those_of_the_channels() -> None:
+    x = images()
+    pixels = Pixels.of(x)
+    assert torch.allclose(pixels.mean.flatten(), x.double().mean(dim=(0, 2, 3)))
+    assert torch.allclose(pixels.std.flatten(), x.double().std(dim=(0, 2, 3), correction=0))
+
+
+def test_standardised_images_have_no_mean_and_a_spread_of_one() -> None:
+    x = images()
+    seen = Pixels.of(x).standardized(x)
+    assert torch.allclose(seen.mean(dim=(0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(seen.std(dim=(0, 2, 3), correction=0), torch.ones(3, dtype=torch.float64))
+
+
+def test_a_flat_channel_is_not_divided_by_zero() -> None:
+    x = torch.full((4, 1, 3, 3), 9, dtype=torch.uint8)
+    assert torch.equal(Pixels.of(x).standardized(x), torch.zeros(4, 1, 3, 3, dtype=torch.float64))
+
+
+def test_known_shares_are_of_255() -> None:
+    assert Pixels.given((0.5,), (0.25,)).mean.item() == 127.5
+
+
+def test_8_bit_images_stay_8_bit_on_the_device() -> None:
+    x, y = images(), torch.arange(40) % 2
+    data = DataSet(train=Samples(x, y), test=Samples(x, y), classes=2, pixels=Pixels.of(x))
+    splits = draw_splits(data, num_labeled=4, num_validation=4, holdout="joint", seed=0)
+    there = splits.to(torch.device("cpu"), torch.float32)
+    assert isinstance(there.unlabeled.x, torch.Tensor) and there.unlabeled.x.dtype == torch.uint8
+    assert there.inputs(there.unlabeled.x).dtype == torch.float32

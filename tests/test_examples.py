@@ -5,8 +5,8 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(script: str, folder: Path) -> str:
-    command = [sys.executable, str(EXAMPLES / script)]
+def run(script: str, folder: Path, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / script), *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
@@ -24,3 +24,13 @@ def test_own_data_runs_and_tells_methods_apart(tmp_path: Path) -> None:
     ]
     assert all(float(line.split()[-2]) < 20 for line in errors)
     assert set(imputed.partition("[")[2].strip("]").split(", ")) <= {"0", "1"}
+
+
+def test_randaugment_costs_at_most_a_tenth_of_a_training_step(tmp_path: Path) -> None:
+    told = run("randaugment_cost.py", tmp_path, "32", "2")
+    assert float(told.split()[-2]) <= 10
+
+
+def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
+    run("contact_sheet.py", tmp_path, "sheet.png")
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")

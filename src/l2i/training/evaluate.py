@@ -55,13 +55,21 @@ def outputs_of(
     *,
     workers: int = 0,
     batch: int | None = None,
+    told: Callable[[int], None] = lambda count: None,
 ) -> Tensor:
-    """The outputs for whole `samples`, in evaluation mode; `inputs` makes of raw samples what the network takes."""
+    """The outputs for whole `samples`, in evaluation mode; `inputs` makes of raw samples what the network takes.
+
+    `told` hears, again and again, how many more samples are done.
+    """
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
         size = BATCH.get(samples.y.device.type, 1024) if batch is None else batch
-        return torch.cat([model(inputs(raw)) for raw in chunks(samples, size, workers)])
+        outputs = []
+        for raw in chunks(samples, size, workers):
+            outputs.append(model(inputs(raw)))
+            told(len(raw))
+        return torch.cat(outputs)
     finally:
         for module, before in training.items():
             module.training = before

@@ -77,6 +77,7 @@ class Bar:
     def __init__(self, label: str, *, start: int, steps: int, quiet: bool) -> None:
         self.console = Console(stderr=True, quiet=quiet)
         self.label, self.steps, self.start, self.costs = label, steps, start, ""
+        self.samples = self.done = 0
         self.began = self.said = time.monotonic()
         columns = (
             TextColumn("{task.description}"),
@@ -97,11 +98,27 @@ class Bar:
             return
         self.said = now
         rate = (step - self.start) / (now - self.began)
-        told = f"{rate:.{0 if rate >= 10 else 1}f}/s {self.costs}"
+        pace = f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s a step"
+        told = f"{pace} {self.costs}"
         taken = len(self.label) + BAR + 2 * len(str(self.steps)) + 12  # by the other columns: costs give way first
         self.progress.update(self.task, costs=told[: max(0, self.console.width - taken)])
         if not self.console.is_terminal:
             self.say(f"{self.label}: step {step} of {self.steps}, {told}, {(self.steps - step) / rate:.0f} s left")
+
+    def evaluating(self, samples: int) -> None:
+        """An evaluation of so many samples begins; it may take longer than many steps."""
+        self.samples, self.done = samples, 0
+
+    def evaluated(self, count: int) -> None:
+        """That many more samples are done."""
+        self.done += count
+        if time.monotonic() - self.said < EVERY or self.done == self.samples:
+            return
+        self.said = time.monotonic()
+        told = f"evaluating, {self.done:,} of {self.samples:,} samples"
+        self.progress.update(self.task, costs=told)
+        if not self.console.is_terminal:
+            self.say(f"{self.label}: {told}")
 
     def say(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)

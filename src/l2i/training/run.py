@@ -62,7 +62,7 @@ class Training:
     """The loop around a trainer's steps."""
 
     def __init__(self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool) -> None:
-        self.trainer, self.run, self.folder, self.stop, self.quiet = trainer, trainer.run, folder, stop, quiet
+        self.trainer, self.run, self.folder, self.stop = trainer, trainer.run, folder, stop
         self.start, self.earlier, size = 0, 0.0, 0
         self.saved = folder / "checkpoints"
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
@@ -74,12 +74,13 @@ class Training:
             self.write_checkpoint(0, seconds=0.0, metrics_size=0)
         self.metrics = Metrics(folder, size=size)
         self.events = Events(folder, step=self.start)
+        label = f"{self.run.name} seed {self.run.seed}"
+        self.bar = Bar(label, start=self.start, steps=self.run.steps, quiet=quiet)
         self.began = time.monotonic()
 
     def finish(self) -> Result:
         """Take the steps that are left."""
-        label = f"{self.run.name} seed {self.run.seed}"
-        with Bar(label, start=self.start, steps=self.run.steps, quiet=self.quiet) as bar:
+        with self.bar as bar:
             bar.say(f"{self.run.data.name}: {self.trainer.described()}")
             if self.start:
                 bar.say(f"{self.folder}: resuming from step {self.start}")
@@ -128,7 +129,9 @@ class Training:
 
     def figures(self) -> Row:
         """The main figure on the validation and test samples; the other figures are for `l2i evaluate`."""
-        found, name = self.trainer.figures(), self.trainer.task.figure_name
+        splits = self.trainer.splits
+        self.bar.evaluating(len(splits.validation.x) + len(splits.test.x))
+        found, name = self.trainer.figures(self.bar.evaluated), self.trainer.task.figure_name
         return {part: found[part][name] if part in found else None for part in ("validation", "test")}
 
     def probed(self, step: int) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -174,16 +175,16 @@ class Trainer:
         """Let go of what draws the batches."""
         self.loader.close()
 
-    def figures(self) -> dict[str, dict[str, float]]:
+    def figures(self, told: Callable[[int], None] = lambda count: None) -> dict[str, dict[str, float]]:
         """The averaged model's figures on the validation and test samples, where there are any."""
         sets = {"validation": self.splits.validation, "test": self.splits.test}
-        found = {name: self.task.figures(self.predict(s), s.y) for name, s in sets.items() if len(s.x)}
+        found = {name: self.task.figures(self.predict(s, told), s.y) for name, s in sets.items() if len(s.x)}
         return {name: {figure: float(value) for figure, value in values.items()} for name, values in found.items()}
 
-    def predict(self, samples: Samples) -> Tensor:
+    def predict(self, samples: Samples, told: Callable[[int], None] = lambda count: None) -> Tensor:
         """The averaged model's outputs."""
         model = self.at_precision(self.teacher.model)
-        return outputs_of(model, samples, self.inputs, workers=self.run.data.workers)
+        return outputs_of(model, samples, self.inputs, workers=self.run.data.workers, told=told)
 
     def inputs(self, raw: Tensor) -> Tensor:
         """Raw samples as the network takes them when nothing is random."""

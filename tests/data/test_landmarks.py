@@ -235,3 +235,10 @@ def test_the_real_faces_are_those_the_crop_was_measured_on() -> None:
     assert abs(60 / float((high - low).amax(1).mean()) - CROP_SIDE) < 0.01
     offset = (30 - (low + high) / 2).mean(0) / 60 * CROP_SIDE
     assert torch.allclose(offset, torch.tensor(CROP_OFFSET), atol=1e-3)
+
+
+@pytest.mark.parametrize(("write", "folder"), [(write_imm, "aflw_release-2"), (write_mtfl, "MTFL")])
+def test_the_folder_that_an_archive_unpacks_to_is_found(write: Any, folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    write(tmp_path / folder, train=3, test=2)
+    assert [len(part.x) for part in read_faces(str(tmp_path))] == [3, 2]

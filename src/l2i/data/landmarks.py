@@ -14,6 +14,8 @@ from PIL import Image
 from l2i.data.split import Samples
 from l2i.errors import InputError
 
+IMM_LIST, MTFL_LIST = "aflw_train_images.txt", "training.txt"
+ARCHIVES = ("aflw_release-2", "MTFL")  # the folders that they unpack to
 SIZE = 60  # pixels a side
 POINTS = 5  # left eye, right eye, nose, left and right mouth corner
 MAX_PIXELS = 50_000_000  # of an image file: more is a mistake, or meant to fill the memory
@@ -39,23 +41,20 @@ class Face(NamedTuple):
 
 def read_faces(root: str | None) -> tuple[Samples, Samples]:
     """Training and test faces, grey uint8 [N, 1, 60, 60] and points [N, 10], of whichever layout lies in `root`."""
-    folder = Path(root or "").expanduser()
-    if root is not None and (folder / "aflw_train_images.txt").is_file():
+    if found(root, IMM_LIST):
         return read_imm(root)
-    if root is not None and (folder / "training.txt").is_file():
-        return read_mtfl(root)
-    return read_npz(root)
+    return read_mtfl(root) if found(root, MTFL_LIST) else read_npz(root)
 
 
 def read_imm(root: str | None) -> tuple[Samples, Samples]:
     """AFLW as the imm release lays it out: lists of names, points and sizes in .mat files, images in `output`."""
-    folder = holding(root, "aflw_train_images.txt").parent
+    folder = holding(root, IMM_LIST).parent
     return imm_split(folder, "train"), imm_split(folder, "test")
 
 
 def read_mtfl(root: str | None) -> tuple[Samples, Samples]:
     """MTFL as its authors lay it out: a line an image in training.txt and testing.txt."""
-    folder = holding(root, "training.txt").parent
+    folder = holding(root, MTFL_LIST).parent
     return mtfl_split(folder / "training.txt", cut_face), mtfl_split(folder / "testing.txt", whole_face)
 
 
@@ -173,13 +172,20 @@ def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         return list(pool.map(work, items))
 
 
+def found(root: str | None, name: str) -> Path | None:
+    """The file of that name in `root` or in the archive's own folder there; or `root` itself, where it is a file."""
+    if root is None:
+        return None
+    given = Path(root).expanduser()
+    places = (given / name, *(given / folder / name for folder in ARCHIVES), given)
+    return next((path for path in places if path.suffix == Path(name).suffix and path.is_file()), None)
+
+
 def holding(root: str | None, name: str) -> Path:
-    """The file of that name in `root`, or `root` itself where it is an .npz file asked for."""
-    if root is not None:
-        given = Path(root).expanduser()
-        for path in (given / name, given):
-            if path.suffix == Path(name).suffix and path.is_file():
-                return path
+    """The file of that name, which must be there."""
+    path = found(root, name)
+    if path is not None:
+        return path
     raise InputError(
         f"Faces with landmarks are not there: {'no folder is given' if root is None else f'{root} has no {name}'}. "
         f"Give as --data.root the folder of one of: AFLW unpacked from {IMM} (aflw_train_images.txt …); "
@@ -193,10 +199,10 @@ def lines(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); unpack the archive again") from None
-    found = [line.strip() for line in text.splitlines() if line.strip()]
-    if not found:
+    listed = [line.strip() for line in text.splitlines() if line.strip()]
+    if not listed:
         raise InputError(f"{path} lists no images; unpack the archive again")
-    return found
+    return listed
 
 
 def inside(folder: Path, name: str, listing: Path) -> Path:

@@ -1,12 +1,15 @@
 """What only a CUDA device can show; skipped without one."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
-from l2i import Run, Trainer, recipes, replace
+from formats import write_cifar10
+from image_folders import write_class_folders
+from l2i import Augment, Run, Trainer, recipes, replace
 
 pytestmark = pytest.mark.gpu
 PAPER = {"outer_update": "paper", "eta": 0.1, "inner_supervised": True}
@@ -42,6 +45,44 @@ def test_a_step_does_not_wait_for_the_device(cell: str, l2i: dict[str, object]) 
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert trainer.meter.read()["c_t"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize(
+    "cell", ["fixmatch-l2i-250", "vat-250", "mixup-250", "uda-l2i-250", "mean-teacher-l2i-250-exact"]
+)
+def test_a_step_on_8_bit_images_does_not_wait_for_the_device(cell: str, tmp_path: Path) -> None:
+    run = replace(
+        recipes.get(f"cifar10/{cell}"),
+        device="cuda",
+        data={"root": str(write_cifar10(tmp_path)), "num_labeled": 20, "num_validation": 10},
+        batch={"labeled": 8, "unlabeled": 16, "holdout": 8},
+        model={"depth": 10, "width": 1},
+    )
+    trainer = Trainer(run)
+    trainer.step(0)
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        trainer.step(1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert trainer.meter.read()["c_t"] > 0
+
+
+def test_streamed_images_train_as_on_the_cpu(tmp_path: Path) -> None:
+    """The same rows and, without augmentation, the same costs, whether copied ahead to the GPU or not."""
+    root = str(write_class_folders(tmp_path, classes=3, per_class=6, size=72))
+    costs = []
+    for device in ("cpu", "cuda"):
+        run = replace(recipes.get("imagenet/fixmatch-l2i"), device=device, precision="float64", steps=9)
+        plain = {"weak": Augment(), "strong": Augment(), "root": root, "workers": 2}
+        batch = {"labeled": 3, "unlabeled": 4, "holdout": 3}
+        trainer = Trainer(replace(run, data=plain, batch=batch, model={"depth": 8}))
+        for step in range(4):
+            trainer.step(step)
+        costs.append(trainer.meter.read()["c_t"])
+        trainer.close()
+    assert costs[0] == pytest.approx(costs[1], rel=1e-6)
 
 
 def test_bf16_comes_close_to_float32() -> None:

@@ -103,7 +103,7 @@ def write_imm(folder: Path, *, train: int = 24, test: int = 8) -> Path:
             width, height = int(rng.integers(90, 160)), int(rng.integers(90, 160))
             image, found = drawn_face(rng, width=width, height=height, face=0.36 * min(width, height))
             names.append(f"{split}-{k:04d}.jpg")
-            points.append(found)
+            points.append(found[:, ::-1])  # y, x: in the release, points are as hw is
             sizes.append((height, width))
             save_image(folder / "output" / names[-1], image)
         (folder / f"aflw_{split}_images.txt").write_text("\n".join(names) + "\n")

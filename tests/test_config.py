@@ -5,6 +5,8 @@ import pytest
 
 from l2i import InputError, Run, recipes, replace
 from l2i.config import Optim, from_json, to_json
+from l2i.methods.vat import VAT
+from l2i.validate import validate
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -55,3 +57,28 @@ def test_l2i_cells_differ_from_their_baselines_in_the_outer_step_alone() -> None
         assert replace(twin, name=base.name, l2i=base.l2i) == base
         assert replace(paper, name=base.name, l2i=base.l2i) == base
         assert (base.l2i.outer_update, twin.l2i.outer_update, paper.l2i.outer_update) == ("off", "normalized", "paper")
+
+
+def test_counts_and_shares_survive_json_as_what_they_are() -> None:
+    run = replace(Run(), data={"num_labeled": 1.0, "num_validation": 1}, optim={"milestones": (0.5, 7)})
+    back = from_json(json.loads(json.dumps(to_json(run))))
+    assert [type(v) for v in (back.data.num_labeled, back.data.num_validation, *back.optim.milestones)] == [
+        float,
+        int,
+        float,
+        int,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": {"num_labeled": 1.5}}, "data.num_labeled=1.5 must be a whole number, or a share"),
+        ({"optim": {"milestones": (2.5,), "schedule": "step"}}, "must be a whole number, or a share"),
+        ({"precision": "bf16", "method": VAT(), "l2i": {"outer_update": "off"}}, "lost in the rounding of bf16"),
+        ({"l2i": {"eta_schedule": "rate"}}, "changes an inner rate and there is none"),
+    ],
+)
+def test_what_cannot_be_is_told_with_what_to_do(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        validate(replace(Run(), **changes))

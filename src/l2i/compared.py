@@ -78,7 +78,8 @@ def notes(lines: list[Line], references: dict[str, float]) -> list[str]:
             "Δ: L2I minus its baseline, paired by seed, after as many steps or as long a time; below 0, L2I is better."
         )
     found.append("seconds: of a run, on average.")
-    found += [budget(line) for line in lines if line.paper and line.paper_steps and line.steps != line.paper_steps][:1]
+    shorter = [line for line in lines if line.paper and line.paper_steps and line.steps != line.paper_steps]
+    found += dict.fromkeys(budget(line) for line in shorter)  # each once
     marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in references}
     found += [f"* {name}: {figure.note}." for name, figure in marked.items() if figure and figure.note]
     for line in lines:

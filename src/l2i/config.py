@@ -88,6 +88,8 @@ class L2I:
     """Hold-out samples drawn again from the labelled ones, or 40 % of the labels of each class set aside."""
     eta: float | None = None
     """η, the inner rate. None, for a normalized update: the limit of small η, in which no inner step is taken."""
+    eta_schedule: Literal["constant", "rate"] = "constant"
+    """Whether η stays, or follows the schedule of the learning rate."""
     eta_z: float = 1.0
     """η_z, the step of learnable labels."""
     inner_steps: int = 1

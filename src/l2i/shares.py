@@ -5,5 +5,5 @@ Count = int | float
 
 
 def resolved(value: Count, whole: int) -> int:
-    """The count that `value` stands for."""
-    return value if isinstance(value, int) else round(value * whole)
+    """The count that `value` stands for; a share of something is never nothing."""
+    return value if isinstance(value, int) else max(round(value * whole), int(value > 0))

@@ -60,6 +60,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "optim.ema_decay": (0, 0.9999999),
 }
 
+COARSE = 0.5  # the least step of VAT that images in bf16 show
 COUNTS = ("data.num_labeled", "data.num_validation", "method.rampup", "optim.milestones")  # or shares
 
 
@@ -85,6 +86,8 @@ def validate(run: Run) -> None:
         raise InputError("optim.schedule='step' needs optim.milestones, the steps at which the rate falls")
     if run.optim.nesterov and (run.optim.name != "sgd" or not run.optim.momentum):
         raise InputError("optim.nesterov is for optim.name='sgd' with an optim.momentum above 0; leave it out")
+    if run.precision == "bf16" and getattr(run.method, "xi", 1.0) < COARSE:
+        raise InputError(f"method.xi={run.method.xi} is lost in the rounding of bf16; use 1 or more, or float32")  # type: ignore[attr-defined]
     if run.l2i.outer_update != "off":
         _outer(run, run.l2i)
 
@@ -110,6 +113,8 @@ def _outer(run: Run, l2i: L2I) -> None:
             "l2i.outer_update='paper' looks ahead by a real step; set l2i.eta "
             "(the released code has 50·lr·batch·classes)"
         )
+    if l2i.eta_schedule == "rate" and l2i.eta is None:
+        raise InputError("l2i.eta_schedule='rate' changes an inner rate and there is none; set l2i.eta")
     if l2i.hypergradient == "unrolled" and l2i.eta is None:
         raise InputError("l2i.hypergradient='unrolled' takes a real inner step; set l2i.eta")
     if l2i.hypergradient.startswith("last_layer") and l2i.inner_steps != 1:

@@ -2,6 +2,7 @@ import io
 import os
 import pickle
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,17 @@ def test_the_real_set_has_its_known_counts_and_means(
     assert set(test.y.bincount().tolist()) == {each[1]}
     for channel, mean in enumerate(means):
         assert abs(float(train.x[:, channel].float().mean()) / 255 - mean) < 1.5e-4
+
+
+@pytest.mark.parametrize(
+    "bomb", [b"}r\xff\xff\xff\x3f.", b"\x80\x05\x96\xff\xff\xff\x7f\x00\x00\x00\x00ab."], ids=["memo", "length"]
+)
+def test_a_few_bytes_that_ask_for_gigabytes_are_refused_at_once(bomb: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(bomb)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="is damaged"):
+        load_arrays(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000

@@ -61,7 +61,8 @@ def test_imm_points_scale_with_width_and_height(tmp_path: Path) -> None:
     root = write_imm(tmp_path, train=6, test=2)
     mat = loadmat(root / "aflw_train_keypoints.mat")
     height, width = mat["hw"][3]
-    expected = torch.from_numpy(mat["gt"][3] * [60 / width, 60 / height]).float()
+    y, x = (torch.from_numpy(column.copy()) for column in mat["gt"][3].T)  # as height and width are
+    expected = torch.stack([x * 60 / width, y * 60 / height], dim=1).float()
     assert torch.allclose(read_imm(str(root))[0].y[3].view(5, 2), expected)
 
 
@@ -242,3 +243,32 @@ def test_the_folder_that_an_archive_unpacks_to_is_found(write: Any, folder: str,
     (tmp_path / folder).mkdir()
     write(tmp_path / folder, train=3, test=2)
     assert [len(part.x) for part in read_faces(str(tmp_path))] == [3, 2]
+
+
+def test_landmarks_that_are_turned_round_are_found(tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    with np.load(tmp_path / "faces.npz") as whole:
+        arrays = dict(whole)
+    turned = {name: value[..., ::-1] if name.startswith("y") else value for name, value in arrays.items()}
+    np.savez(tmp_path / "faces.npz", **turned)
+    with pytest.raises(InputError, match="landmarks must be x, y"):
+        read_npz(str(tmp_path))
+
+
+def test_a_face_with_both_eyes_at_one_point_is_named(tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    with np.load(tmp_path / "faces.npz") as whole:
+        arrays = dict(whole)
+    arrays["y_test"][3, 0] = arrays["y_test"][3, 1]
+    np.savez(tmp_path / "faces.npz", **arrays)
+    with pytest.raises(InputError, match="face 3 has both eyes at one point"):
+        read_npz(str(tmp_path))
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    root = write_imm(tmp_path / "set", train=3, test=2)
+    image = next((root / "output").iterdir())
+    image.rename(tmp_path / "elsewhere.jpg")
+    image.symlink_to(tmp_path / "elsewhere.jpg")
+    with pytest.raises(InputError, match="is a link that leads out of"):
+        read_imm(str(root))

@@ -10,6 +10,7 @@ from l2i.data.loader import Batches, Loader, beta_quantiles, pick, picked, step_
 from l2i.data.pixels import Pixels
 from l2i.data.split import DataSet, Samples, Splits, draw_splits
 from l2i.errors import InputError
+from l2i.methods.mixup import MixUp
 from l2i.methods.pi_model import PiModel
 from l2i.tasks import Classification, Regression
 from problems import method_named
@@ -182,19 +183,30 @@ def test_8_bit_images_are_standardised_after_their_augmentation() -> None:
     assert torch.allclose(levels, levels.round(), atol=1e-9) and bool(((levels - 7).abs() < 1e-9).any())
 
 
-def test_randaugment_is_not_for_landmarks_nor_for_other_than_8_bit_images() -> None:
+def loader_of(splits: Splits, **changes: object) -> Loader:
+    task = Classification(outputs=3) if splits.classes else Regression.standardized(splits.labeled.y, points=True)
+    settings: dict[str, object] = {"weak": Augment(), "strong": Augment(), "seed": 0, "steps": 9, "holdout": False}
+    method = changes.pop("method", PiModel())
+    return Loader(splits, task, method, sizes=Batches(), **{**settings, **changes})  # type: ignore[arg-type]
+
+
+def test_randaugment_is_for_8_bit_images() -> None:
     with pytest.raises(InputError, match="randaugment is for 8-bit images"):
-        Loader(
-            make_loader().splits,
-            Classification(outputs=3),
-            PiModel(),
-            sizes=Batches(),
-            weak=Augment(randaugment=2),
-            strong=Augment(),
-            seed=0,
-            steps=9,
-            holdout=False,
-        )
+        loader_of(make_loader().splits, weak=Augment(randaugment=2))
+
+
+@pytest.mark.parametrize("view", [Augment(crop=6), Augment(flip=True), Augment(randaugment=1)], ids=str)
+def test_landmarks_are_shifted_and_nothing_else(view: Augment) -> None:
+    x, y = torch.rand(12, 1, 9, 9), 9 * torch.rand(12, 4)
+    splits = Splits.given(labeled=(x, y), unlabeled=x, test=(x, y), points=True)
+    loader_of(splits, weak=Augment(shift=2))
+    with pytest.raises(InputError, match="not for landmarks; use shift"):
+        loader_of(splits, strong=view)
+
+
+def test_a_view_that_a_method_does_not_have_is_refused() -> None:
+    with pytest.raises(InputError, match="mixup has no view 'weak2'"):
+        loader_of(make_loader().splits, method=MixUp(student_view="weak2"))
 
 
 def test_a_batch_knows_how_far_the_run_is() -> None:

@@ -146,14 +146,15 @@ def test_vat_finds_the_direction_in_which_the_prediction_changes_the_most() -> N
 
 def test_vat_learns_the_divergence_and_less_entropy() -> None:
     p = problem("vat")
-    z = p.impute().detached()
-    student = dataclasses.replace(p.method, entropy=0.5).student(p.task, lookahead(p.model, p.params), p.batch)
-    f = lookahead(p.model, p.params)(student.inputs).detach()
-    there, here = f.split(len(p.batch.unlabeled.weak))
-    kl = F.kl_div(there.log_softmax(1), z.z, reduction="batchmean")
-    entropy = torch.distributions.Categorical(logits=here).entropy().mean()
-    assert float(student.cost(f, z)) == pytest.approx(float(kl + 0.5 * entropy))
-    assert torch.equal(student.inputs[len(there) :], p.batch.unlabeled.weak)
+    z, net = p.impute().detached(), lookahead(p.model, p.params)
+    student = p.student()
+    f = net(student.inputs).detach()
+    kl = F.kl_div(f.log_softmax(1), z.z, reduction="batchmean")
+    assert float(student.cost(f, z)) == pytest.approx(float(kl))
+    entropy = torch.distributions.Categorical(logits=outputs(p, "weak")).entropy().mean()
+    plain, more = (dataclasses.replace(p.method, entropy=e).costs(p.task, net, net, p.batch) for e in (0.0, 0.5))
+    assert torch.allclose(more.c_t - plain.c_t, 0.5 * entropy)  # beside C^T: λ does not ramp it up
+    assert torch.equal(more.c_u, plain.c_u)
 
 
 def test_vat_searches_without_moving_running_statistics() -> None:

@@ -85,14 +85,15 @@ def test_resnet_26_has_the_parameters_of_its_layers() -> None:
     first = (32 + 7 * 64) * 9 * 64 + 8 * 2 * 64  # 8 convolutions a stage, each with a scale and shift a channel
     second = (64 + 7 * 128) * 9 * 128 + 8 * 2 * 128
     third = (128 + 7 * 256) * 9 * 256 + 8 * 2 * 256
-    assert parameters(encoder) == stem + first + second + third == 5_814_176
+    end = 2 * 256
+    assert parameters(encoder) == stem + first + second + third + end == 5_814_688
     convolutions = [m for m in encoder.modules() if isinstance(m, nn.Conv2d)]
     assert len(convolutions) + 1 == 26  # with the head
 
 
 def test_resnet_shortcuts_pool_and_add_channels_of_zeros() -> None:
     model = build("resnet", (3, 9, 13), Network(width=1, depth=8)).eval()  # sides that do not halve evenly
-    block = model.encoder[3]
+    block = model.encoder[2]
     nn.init.zeros_(block.norm2.weight)
     x = torch.rand(2, 32, 9, 13)
     y = block(x)
@@ -103,7 +104,7 @@ def test_resnet_shortcuts_pool_and_add_channels_of_zeros() -> None:
 
 
 def test_resnet_convolutions_keep_the_size_of_gradients() -> None:
-    convolution = build("resnet", (3, 64, 64), Network(width=1, depth=26)).encoder[-4].conv2
+    convolution = build("resnet", (3, 64, 64), Network(width=1, depth=26)).encoder[-6].conv2
     assert float(convolution.weight.detach().std()) == pytest.approx((2 / (9 * 256)) ** 0.5, rel=0.01)
 
 

@@ -7,6 +7,41 @@ from typing import Any
 
 from l2i.recipes.cells import Cell
 
+# What the paper and those it follows have no number for, or what is off everywhere: these keep the library's defaults
+DEFAULTS: dict[str, Any] = {
+    "seed": 0,
+    "precision": "float32",
+    "model.dropout": 0.0,
+    "data.weak.crop": 0,
+    "data.weak.shift": 0,
+    "data.weak.padding": "constant",
+    "data.weak.randaugment": 0,
+    "data.weak.noise": 0.0,
+    "data.weak.cutout": 0,
+    "data.weak.fill": 0.0,
+    "data.strong.crop": 0,
+    "data.strong.shift": 0,
+    "data.strong.padding": "constant",
+    "data.strong.noise": 0.0,
+    "method.weight": 1.0,
+    "method.rampup": 0,
+    "method.xi": 1e-3,
+    "l2i.moves": "head",
+    "l2i.head": None,
+    "l2i.outer_target": "soft",
+    "l2i.eta_schedule": "constant",
+    "l2i.eta_z": 1.0,
+    "l2i.inner_weight": 1.0,
+    "l2i.outer_optimizer": "shared",
+    "l2i.outer_rate": None,
+    "l2i.rho": 0.3,
+    "optim.momentum": 0.9,
+    "optim.nesterov": False,
+    "optim.milestones": (),
+    "optim.gamma": 0.1,
+}
+OURS = ("eval_every", "probe", "model.width", "model.depth", "method.threshold", "method.student_view")  # or unused
+
 ADAM = {"optim.name": "adam", "optim.lr": 0.002, "optim.weight_decay": 0.0004, "optim.schedule": "constant"}
 SGD = {"optim.name": "sgd", "optim.lr": 0.03, "optim.momentum": 0.9, "optim.weight_decay": 0.001}
 CIFAR = {
@@ -30,6 +65,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "data.name": "landmarks",
         "data.num_validation": 0.1,
         "data.weak.shift": 4,  # released code
+        "data.weak.padding": "reflect",  # released code
         "data.weak.flip": False,
         "model.name": "tcdcn",
         "batch.labeled": 128,  # released code
@@ -57,6 +93,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "optim.lr": 0.1,
         "optim.momentum": 0.9,
         "optim.nesterov": True,
+        "optim.ema_decay": 0.999,  # as for CIFAR
         "optim.weight_decay": 0.0001,
         "optim.decay": "l2",
         "optim.schedule": "step",
@@ -65,13 +102,14 @@ TABLES: dict[str, dict[str, Any]] = {
     },
 }
 RANDAUGMENT = {"data.strong.randaugment": 2, "data.strong.flip": True, "data.strong.fill": 127}
+SHIFTED = {"data.strong.shift": 4, "data.strong.padding": "reflect"}
 RAMP = {"method.rampup": 419_430}  # 40 % of 2^20
 CIFAR_METHODS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "pi-model": {**RAMP, "method.weight": 10.0, "batch.unlabeled": 64},  # MixMatch's code
     "pseudo-label": {**RAMP, "method.weight": 1.0, "method.threshold": 0.95, "batch.unlabeled": 64},  # MixMatch's code
     "mixup": {"method.weight": 1.0, "method.rampup": 0, "method.alpha": 0.5, "batch.unlabeled": 64},  # MixMatch's code
-    "vat": {**RAMP, "method.weight": 0.3, "method.epsilon": 12.0, "method.entropy": 0.2, "batch.unlabeled": 64},
+    "vat": {**RAMP, "method.weight": 0.3, "method.epsilon": 12.0, "method.entropy": 0.06, "batch.unlabeled": 64},
     "mean-teacher": {**RAMP, "method.weight": 50.0, "batch.unlabeled": 64},
     "mixmatch": {
         **RAMP,
@@ -82,6 +120,7 @@ CIFAR_METHODS: dict[str, dict[str, Any]] = {
     },
     "fixmatch": {
         **RANDAUGMENT,
+        **SHIFTED,
         "data.strong.cutout": 16,
         "method.weight": 1.0,
         "method.rampup": 0,
@@ -90,11 +129,14 @@ CIFAR_METHODS: dict[str, dict[str, Any]] = {
     },
     "uda": {  # UDA's own settings
         **RANDAUGMENT,
+        **SHIFTED,
         "data.strong.cutout": 16,
         "method.weight": 1.0,
         "method.rampup": 0,
         "method.threshold": 0.8,
         "method.temperature": 0.4,
+        "method.annealing": "linear",
+        "method.annealing_share": 1.0,
         "batch.unlabeled": 448,
     },
 }
@@ -109,13 +151,20 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
             "steps": 570_600,  # 120 epochs of 1,217,109 images in batches of 256
             "optim.milestones": (142_650, 285_300, 427_950),
             "method.weight": 100.0,
+            "method.rampup": 228_240,  # 40 %, as for CIFAR
+            "method.temperature": 0.5,
+            "method.alpha": 0.75,
             "batch.unlabeled": 256,
         },
         "fixmatch": {
             **RANDAUGMENT,
             "steps": 190_200,  # 120 epochs of 1,217,109 images in batches of 768
             "optim.milestones": (47_550, 95_100, 142_650),
+            "data.strong.cutout": 32,
+            "data.strong.crop": 64,
             "method.weight": 10.0,
+            "method.rampup": 0,
+            "method.threshold": 0.95,
             "batch.unlabeled": 768,
         },
     },
@@ -159,7 +208,12 @@ ETA: dict[tuple[str, str, str], float] = {  # released code, in our means; (tabl
 
 def expected(table: str, cell: Cell) -> dict[str, Any]:
     """What the paper says of a cell."""
-    found = {**TABLES[table], **METHODS[table][cell.method], "method": cell.method, "data.num_labeled": cell.labels}
+    found: dict[str, Any] = {
+        **TABLES[table],
+        **METHODS[table][cell.method],
+        "method": cell.method,
+        "data.num_labeled": cell.labels,
+    }
     if table == "imagenet" and cell.method == "supervised":
         steps = IMAGENET_SL[cell.labels]
         found |= {"steps": steps, "optim.milestones": (steps // 4, steps // 2, 3 * steps // 4)}
@@ -167,6 +221,8 @@ def expected(table: str, cell: Cell) -> dict[str, Any]:
     if cell.update == "off":
         return found
     found |= {**SHARED, "batch.holdout": HOLDOUT[table], **ABLATIONS[cell.ablation]}
+    if table == "aflw" and (cell.update == "paper" or cell.ablation.startswith("k")):
+        found["l2i.eta_schedule"] = "rate"  # released code
     if cell.update == "paper":
         found["l2i.eta"] = ETA[table, cell.method, found["l2i.labels"]]
     return found

@@ -19,6 +19,17 @@ def conv(cell: str = "digits", **changes: object) -> Run:
     return replace(recipes.get(cell), **{"model": {"name": "conv", "width": 8}, **changes})
 
 
+def step_unwaited(trainer: Trainer) -> None:
+    """A second step in which waiting for the device is an error."""
+    trainer.step(0)
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        trainer.step(1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert trainer.meter.read()["c_t"] > 0
+
+
 @pytest.mark.parametrize("hypergradient", ["exact", "last_layer", "finite_difference"])
 def test_the_outer_gradient_is_the_cpus(hypergradient: str) -> None:
     batch = Trainer(conv(device="cpu", precision="float64")).loader.draw(0)
@@ -26,7 +37,7 @@ def test_the_outer_gradient_is_the_cpus(hypergradient: str) -> None:
     for device in ("cpu", "cuda"):
         trainer = Trainer(conv(device=device, precision="float64", l2i={"hypergradient": hypergradient}))
         there = tree_map_only(torch.Tensor, partial(torch.Tensor.to, device=device), batch)
-        gradients.append(trainer.outer_gradient(trainer.outer, there).gradient)
+        gradients.append(trainer.outer_gradient(trainer.outer, there, 0).gradient)
     for name, value in gradients[0].items():
         assert torch.allclose(value, gradients[1][name].cpu(), rtol=1e-6, atol=1e-10), name
 
@@ -37,14 +48,7 @@ def test_the_outer_gradient_is_the_cpus(hypergradient: str) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("cell", ["digits/fixmatch-l2i-40", "digits/mixmatch-l2i-40", "digits/mean-teacher-l2i-40"])
 def test_a_step_does_not_wait_for_the_device(cell: str, l2i: dict[str, object]) -> None:
-    trainer = Trainer(conv(cell, device="cuda", l2i=l2i))
-    trainer.step(0)
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        trainer.step(1)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert trainer.meter.read()["c_t"] > 0
+    step_unwaited(Trainer(conv(cell, device="cuda", l2i=l2i)))
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
@@ -59,14 +63,7 @@ def test_a_step_on_8_bit_images_does_not_wait_for_the_device(cell: str, tmp_path
         batch={"labeled": 8, "unlabeled": 16, "holdout": 8},
         model={"depth": 10, "width": 1},
     )
-    trainer = Trainer(run)
-    trainer.step(0)
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        trainer.step(1)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert trainer.meter.read()["c_t"] > 0
+    step_unwaited(Trainer(run))
 
 
 def test_streamed_images_train_as_on_the_cpu(tmp_path: Path) -> None:

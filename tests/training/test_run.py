@@ -10,9 +10,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 import l2i
+from formats import write_faces
 from l2i import Augment, InputError, NonFiniteCost, Splits, load_model, recipes, replace, train
 from l2i.training.checkpoint import newest_whole, save_checkpoint
 from l2i.training.folder import held
+from l2i.training.load import evaluate_run
 
 
 def short(folder: Path, **changes: object) -> l2i.Run:
@@ -199,3 +201,26 @@ def test_public_names_are_there(name: str) -> None:
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Trainr'"):
         _ = l2i.Trainr  # type: ignore[attr-defined]
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    """The same settings and another set of faces: neither resumed nor evaluated."""
+    write_faces(tmp_path / "first", train=24)
+    write_faces(tmp_path / "other", train=23)
+    run = replace(
+        recipes.get("aflw/sl-91"),
+        device="cpu",
+        steps=4,
+        save_every=2,
+        out=str(tmp_path / "run"),
+        data={"root": str(tmp_path / "first"), "num_labeled": 10},
+        batch={"labeled": 4},
+    )
+    train(run, quiet=True)
+    (tmp_path / "run" / "result.json").unlink()
+    assert train(run, quiet=True).steps == 4
+    with pytest.raises(InputError, match="was trained on other data"):
+        evaluate_run(tmp_path / "run", root=str(tmp_path / "other"))
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(InputError, match="was trained on other data"):
+        train(replace(run, data={"root": str(tmp_path / "other")}), quiet=True)

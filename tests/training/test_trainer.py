@@ -58,7 +58,7 @@ def test_the_outer_step_moves_the_parameters_and_nothing_else() -> None:
     trainer = Trainer(small(l2i={"hypergradient": "exact"}))
     batch = trainer.loader.draw(0)
     before = {name: value.clone() for name, value in trainer.state().items()}
-    gradient = trainer.outer_gradient(trainer.outer, batch).gradient
+    gradient = trainer.outer_gradient(trainer.outer, batch, 0).gradient
     assert set(gradient) == set(trainer.params)
     after = trainer.state()
     assert all(torch.equal(before[name], after[name]) for name in before if not name.startswith("generator."))
@@ -131,7 +131,7 @@ def test_the_outer_gradient_in_bf16_points_where_it_does_in_float32(hypergradien
     flat = []
     for precision in ("bf16", "float32"):
         trainer = Trainer(small(precision=precision, l2i={"hypergradient": hypergradient}))
-        gradient = trainer.outer_gradient(trainer.outer, trainer.loader.draw(0)).gradient
+        gradient = trainer.outer_gradient(trainer.outer, trainer.loader.draw(0), 0).gradient
         flat.append(torch.cat([g.flatten() for g in gradient.values()]))
     assert float(torch.cosine_similarity(*flat, dim=0)) > 0.99
 
@@ -242,3 +242,25 @@ def test_hard_labels_of_the_method_are_refused_as_output() -> None:
 def test_fixmatch_is_not_for_regression() -> None:
     with pytest.raises(InputError, match="fixmatch is not for regression; use one of supervised, pseudo-label"):
         Trainer(small(), splits=dots())
+
+
+def test_eta_may_follow_the_learning_rate() -> None:
+    """At a tenth of the rate, a look-ahead at 10·η under «rate» is one at η under «constant»."""
+    changes = {"outer_update": "paper", "hypergradient": "exact"}
+    optim = {"schedule": "step", "milestones": (1,), "gamma": 0.1}
+    follows = replace(small(), l2i={**changes, "eta": 0.5, "eta_schedule": "rate"}, optim=optim)
+    stays = replace(small(), l2i={**changes, "eta": 0.05}, optim=optim)
+    gradients = []
+    for run, step in ((follows, 1), (stays, 1), (follows, 0)):
+        trainer = Trainer(run)
+        assert trainer.outer is not None
+        gradients.append(trainer.outer_gradient(trainer.outer, trainer.loader.draw(1), step).gradient)
+    assert all(
+        torch.allclose(a, b, rtol=1e-4) for a, b in zip(gradients[0].values(), gradients[1].values(), strict=True)
+    )
+    assert not all(torch.allclose(a, b) for a, b in zip(gradients[0].values(), gradients[2].values(), strict=True))
+
+
+def test_windows_of_another_size_in_the_strong_view_are_refused() -> None:
+    with pytest.raises(InputError, match="must be the same"):
+        Trainer(replace(recipes.get("digits/fixmatch-40"), device="cpu", data={"strong": Augment(crop=6)}))

@@ -55,6 +55,10 @@ class Files:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def names(self) -> bytes:
+        """The last two parts of all paths, class and file, in order."""
+        return b"\n".join(b"/".join(os.fsencode(self.paths[row]).split(b"/")[-2:]) for row in self.rows.tolist())
+
     @property
     def shape(self) -> torch.Size:
         return torch.Size((len(self), 3, self.size, self.size))
@@ -109,9 +113,9 @@ def square(image: Image.Image, size: int) -> Image.Image:
 
 def read_class_folders(root: str | None, *, size: int = 72) -> tuple[Samples, Samples]:
     """Training and validation images of `root/train/CLASS/*` and `root/val/CLASS/*` (or `root/validation`)."""
-    if root is None or not Path(root).is_dir():
+    if root is None or not Path(root).expanduser().is_dir():
         raise InputError(f"there is no folder of images {'given' if root is None else root}; {LAYOUT}")
-    real = os.path.realpath(root)
+    real = os.path.realpath(Path(root).expanduser())
     folders = {entry.name: entry.path for entry in entries(real, real) if entry.is_dir()}
     train, held = folders.get("train"), folders.get("val", folders.get("validation"))
     if train is None or held is None:

@@ -85,11 +85,11 @@ def imm_split(folder: Path, split: str) -> Samples:
     paths = [inside(folder / "output", name, listing) for name in lines(listing)]
     points, sizes = keypoints(folder / f"aflw_{split}_keypoints.mat", count=len(paths))
     images = in_threads(lambda path: small(grey(path)), paths)
-    return samples(np.stack(images), points * (SIZE / sizes[:, None, ::-1]))  # height, width turned to x, y
+    return samples(np.stack(images), (points * (SIZE / sizes[:, None]))[..., ::-1])  # y, x turned to x, y
 
 
 def keypoints(path: Path, *, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points [N, 5, 2] as x, y and sizes [N, 2] as height, width, of the images before they are made small."""
+    """Points [N, 5, 2] as y, x and sizes [N, 2] as height, width, of the images before they are made small."""
     from scipy.io import loadmat  # takes a while to import
 
     try:
@@ -210,7 +210,10 @@ def inside(folder: Path, name: str, listing: Path) -> Path:
     parts = PureWindowsPath(name)
     if parts.anchor or parts.drive or ".." in parts.parts or "\0" in name:
         raise InputError(f"{listing}: {name[:80]!r} leads out of {folder}; get the list from its publisher again")
-    return folder.joinpath(*parts.parts)
+    path = folder.joinpath(*parts.parts)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{path} is a link that leads out of {folder}; put the file itself there")
+    return path
 
 
 def checked_points(path: Path, points: np.ndarray, *, count: int) -> np.ndarray:
@@ -225,5 +228,11 @@ def checked_points(path: Path, points: np.ndarray, *, count: int) -> np.ndarray:
 
 def samples(images: np.ndarray, points: np.ndarray) -> Samples:
     """Images [N, 60, 60] and points [N, 5, 2] as tensors."""
+    between = np.linalg.norm(points[:, 0] - points[:, 1], axis=1)
+    if not between.all():
+        raise InputError(f"face {int(np.argmin(between))} has both eyes at one point; correct it or take it out")
+    across, down = np.abs(points[:, 0] - points[:, 1]).mean(axis=0)
+    if down > across:
+        raise InputError("the eyes lie below each other on average: landmarks must be x, y; turn them round")
     targets = points.reshape(len(points), 2 * POINTS).astype(np.float32)
     return Samples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(targets))

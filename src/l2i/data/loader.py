@@ -85,7 +85,7 @@ class Loader:
         return Labeled(self.splits.inputs(view), self.task.move(self.task.encode(y), frame))
 
     def unlabeled(self, step: int) -> Unlabeled:
-        x, _ = self.fetch("unlabeled", step)
+        x = self.fetch("unlabeled", step)[0]
         views: dict[str, Tensor] = {}
         frames: dict[str, Frame | None] = {}
         for name in dict.fromkeys(self.method.views):
@@ -105,9 +105,10 @@ class Loader:
     def fetch(self, part: str, step: int) -> tuple[Tensor, Tensor]:
         """A step's samples of one set, raw: grey levels of images are floats from here on."""
         samples: Samples = getattr(self.splits, part)
-        if part in self.streams:
-            stream = self.streams[part]
-            x, y = stream(step), samples.y[self.rows[part](step).to(self.device, non_blocking=True)]
+        if part == "unlabeled" and part in self.streams:
+            x, y = self.streams[part](step), samples.y[:0]  # drawing a million rows again for nobody takes a while
+        elif part in self.streams:
+            x, y = self.streams[part](step), samples.y[self.rows[part](step).to(self.device, non_blocking=True)]
         else:
             assert isinstance(samples.x, Tensor)
             rows = pick(len(samples.x), getattr(self.sizes, part), self.generator)
@@ -133,10 +134,14 @@ def check_views(splits: Splits, method: Method, weak: Augment, strong: Augment) 
             f"no unlabelled samples are left, and {method.name} learns from them; "
             "lower data.num_labeled or data.num_validation, or train the 'supervised' method"
         )
-    if (weak.randaugment or strong.randaugment) and (splits.points or splits.pixels is None):
+    if method.student_view not in method.views and method.views:
+        raise InputError(f"{method.name} has no view '{method.student_view}'; leave method.student_view as it is")
+    if splits.points and any(view.crop or view.flip or view.randaugment for view in (weak, strong)):
+        raise InputError("crop, flip and randaugment are not for landmarks; use shift in data.weak and data.strong")
+    if splits.pixels is None and (weak.randaugment or strong.randaugment):
         raise InputError(
-            "randaugment is for 8-bit images whose labels do not turn with them; "
-            "leave it out of data.weak and data.strong"
+            "randaugment is for 8-bit images; leave it out of data.weak and data.strong, "
+            "or give the images as uint8 with pixels=Pixels.of(images)"
         )
 
 

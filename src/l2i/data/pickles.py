@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +129,9 @@ def load_arrays(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LIMIT:
             raise InputError(f"{path} has over {LIMIT >> 30} GiB, which no file of CIFAR has; unpack the archive again")
-        with path.open("rb") as file:
-            fields = Unpickler(file, encoding="bytes").load()
+        content = path.read_bytes()
+        check_memo(content)
+        fields = Unpickler(io.BytesIO(content), encoding="bytes").load()
         return {name_of(key): value.value if isinstance(value, Array) else value for key, value in fields.items()}
     except InputError:
         raise
@@ -144,6 +147,16 @@ def load_arrays(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} is damaged: it holds no whole pickle of arrays ({type(error).__name__}); unpack the archive again"
         ) from None
+
+
+def check_memo(content: bytes) -> None:
+    """That no place in the unpickler's memory is asked for that lies beyond the file: a few bytes would fill gigabytes.
+
+    Lengths are checked as well, since reading the instructions reads what they announce.
+    """
+    for instruction, argument, _ in pickletools.genops(content):
+        if "PUT" in instruction.name and int(argument or 0) > len(content):
+            raise pickle.UnpicklingError("a place in memory that no whole pickle has")
 
 
 def name_of(key: object) -> str:

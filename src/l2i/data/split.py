@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -81,10 +82,12 @@ class Splits:
         validation: tuple[Any, Any] | None = None,
         classes: int | None = None,
         points: bool = False,
+        pixels: Pixels | None = None,
     ) -> Splits:
         """Sets of your own, as tensors or arrays: inputs and labels, but inputs alone for `unlabeled`.
 
         With `classes`, labels are whole numbers from 0; without, targets [N, D]. The hold-out set is the labelled one.
+        Images of 8 bits may stay so, with `pixels` (see `Pixels.of`) to say how the network sees them.
         """
         first = samples_of(*labeled, classes)
         x = torch.as_tensor(unlabeled)
@@ -98,6 +101,7 @@ class Splits:
             test=samples_of(*test, classes),
             classes=classes,
             points=points,
+            pixels=pixels,
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Splits:
@@ -108,6 +112,16 @@ class Splits:
     def inputs(self, raw: Tensor) -> Tensor:
         """Samples as the network takes them."""
         return raw if self.pixels is None else self.pixels.standardized(raw)
+
+    def fingerprint(self) -> str:
+        """A checksum of how the sets are drawn: of all labels, and of the labelled inputs."""
+        total = hashlib.blake2b(digest_size=16)
+        for name in SETS:
+            samples: Samples = getattr(self, name)
+            total.update(f"{name} {list(samples.x.shape)}".encode() + samples.y.numpy(force=True).tobytes())
+        labeled = self.labeled.x
+        total.update(labeled.numpy(force=True).tobytes() if isinstance(labeled, Tensor) else labeled.names())
+        return total.hexdigest()
 
     def described(self, *, but: tuple[str, ...] = ()) -> str:
         """How many samples each set has, and how the classes share them."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import Method, View
+from l2i.methods.base import Costs, Method, View
 from l2i.tasks.base import Task
 
 
@@ -25,7 +25,7 @@ class VAT(Method):
     xi: float = 1e-3
     """The length of the probing step. The paper's 1e-6 is at the rounding of float32; the direction is the same."""
     entropy: float = 0.0
-    """Weight of the entropy of the predictions on x, beside the divergence (VAT + EntMin)."""
+    """Weight of the entropy of the predictions on x, from the first step on (VAT + EntMin)."""
     student_view: View = "weak"
     """The view that the student sees, perturbed; labels are imputed on it as it is."""
 
@@ -34,17 +34,17 @@ class VAT(Method):
         return ("weak",)
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        x = batch.unlabeled.weak
-        attacked = x + self.adversarial(task, net, batch)
-
         def divergence(outputs: Tensor, imputed: Imputed) -> Tensor:
             return (task.losses(outputs, imputed.z) - entropy_of(task.logits(imputed.z))).mean()
 
-        def both(outputs: Tensor, imputed: Imputed) -> Tensor:
-            there, here = outputs.split(len(x))
-            return divergence(there, imputed) + self.entropy * entropy_of(here).mean()
+        return Student(batch.unlabeled.weak + self.adversarial(task, net, batch), divergence)
 
-        return Student(torch.cat([attacked, x]), both) if self.entropy else Student(attacked, divergence)
+    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch) -> Costs:
+        """The entropy is no part of what λ ramps up: it goes with C^T."""
+        costs = super().costs(task, net, imputer, batch)
+        if not self.entropy:
+            return costs
+        return costs._replace(c_t=costs.c_t + self.entropy * entropy_of(net(batch.unlabeled.weak)).mean())
 
     def adversarial(self, task: Task, net: Net, batch: Batch) -> Tensor:
         """r: the gradient of the divergence at a small random step, made ε long; no gradient goes through it."""

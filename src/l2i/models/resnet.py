@@ -37,12 +37,13 @@ def resnet(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier
         )
     channels = STEM * network.width
     stem = nn.Conv2d(shape[0], channels, 3, padding=1, bias=False)
-    layers: list[nn.Module] = [stem, nn.BatchNorm2d(channels), nn.ReLU()]
+    layers: list[nn.Module] = [stem, nn.BatchNorm2d(channels)]
     for stage in STAGES:
         for index in range((network.depth - 2) // 6):
             layers.append(Block(channels, stage * network.width, stride=2 if index == 0 else 1))
             channels = stage * network.width
-    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
+    end = [nn.BatchNorm2d(channels), nn.ReLU()]  # from the authors' code, where the stem has no ReLU either
+    pooled = [*end, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
     model = Classifier(nn.Sequential(*layers, *pooled), channels, outputs)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

@@ -21,6 +21,8 @@ SOURCES = {
     "model.name": "TCDCN, in the sizes of the released code",
     "optim.ema_decay": "released code; it is what is evaluated",
     "l2i.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L; for K > 1 ours",
+    "l2i.eta_schedule": "released code: the rate as it is at the step",
+    "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",
     "final": "early stopping on the validation set, as the paper says; the released code also prints the mean of 20",
 }
 
@@ -59,7 +61,7 @@ def make(name: str, cell: Cell) -> Run:
         batch=Batches(labeled=128, unlabeled=128, holdout=128),
         model=Network(name="tcdcn"),
         method=load("method", METHODS, cell.method)(**settings),
-        l2i=outer_step(cell, eta),
+        l2i=outer_step(cell, eta, eta_schedule="rate"),
         optim=Optim(
             name="sgd",
             lr=RATE,

@@ -82,7 +82,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def outer_step(cell: Cell, eta: float) -> L2I:
+def outer_step(cell: Cell, eta: float, *, eta_schedule: Literal["constant", "rate"] = "constant") -> L2I:
     """L2I as a cell has it; `eta` is for the paper's rule, and for every rule with a number of inner steps."""
     from l2i.config import L2I
 
@@ -90,7 +90,7 @@ def outer_step(cell: Cell, eta: float) -> L2I:
     if cell.update == "paper":
         changes["inner_supervised"] = True
     if cell.update == "paper" or "inner_steps" in changes:
-        changes["eta"] = eta
+        changes |= {"eta": eta, "eta_schedule": eta_schedule}
     return L2I(**changes)
 
 

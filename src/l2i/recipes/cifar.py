@@ -39,8 +39,8 @@ METHOD_SETTINGS: dict[str, dict[str, Any]] = {
     "pi-model": {"weight": 10.0, "rampup": 0.4},
     "pseudo-label": {"weight": 1.0, "rampup": 0.4, "threshold": 0.95, "student_view": "weak"},
     "mixup": {"weight": 1.0, "alpha": 0.5},
-    # MixMatch's ε = 6 is for inputs in [−1, 1], of half the spread of ours; its entropy term is 0.06 beside λ = 0.3
-    "vat": {"weight": 0.3, "rampup": 0.4, "epsilon": 12.0, "entropy": 0.2},
+    # MixMatch's ε = 6 is for inputs in [−1, 1], of half the spread of ours
+    "vat": {"weight": 0.3, "rampup": 0.4, "epsilon": 12.0, "entropy": 0.06},
     "mean-teacher": {"weight": 50.0, "rampup": 0.4},
     "mixmatch": {"weight": 75.0, "rampup": 0.4, "temperature": 0.5, "alpha": 0.75},
     "fixmatch": {"weight": 1.0, "threshold": 0.95},
@@ -56,7 +56,11 @@ SOURCES = {
     "method.weight": "MixMatch's code for its baselines and MixMatch; FixMatch 1",
     "method.rampup": "MixMatch: linear over the first part of the run, 40 % here",
     "method.epsilon": "MixMatch's code: 6 for inputs of half our spread",
-    "method.entropy": "MixMatch's code: 0.06 beside 0.3, here under the same ramp",
+    "method.entropy": "MixMatch's code, not ramped up",
+    "method.alpha": "MixMatch's code: 0.5 for MixUp; its paper: 0.75 for MixMatch",
+    "method.annealing": "UDA's paper, as its threshold 0.8 and temperature 0.4 are",
+    "optim.nesterov": "the paper names none here; FixMatch's code has it",
+    "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",
     "optim.decay": "MixMatch's code: θ ← (1 − wd)θ with Adam; FixMatch's: L2 with SGD",
     "l2i.eta": "the paper gives none; released code: 50·lr (O) and 100·lr (L) on sums over batch and classes",
 }

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 LABELS = 40
 RATE = 0.002
 SETTINGS: dict[str, dict[str, Any]] = {  # for a run of 1,500 steps
-    "pi-model": {"weight": 10.0, "rampup": 500},
-    "mean-teacher": {"weight": 10.0, "rampup": 500},
-    "mixmatch": {"weight": 10.0, "rampup": 500},
+    "pi-model": {"weight": 10.0, "rampup": 1 / 3},
+    "mean-teacher": {"weight": 10.0, "rampup": 1 / 3},
+    "mixmatch": {"weight": 10.0, "rampup": 1 / 3},
     "vat": {"epsilon": 1.0},
 }
 

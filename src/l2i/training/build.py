@@ -81,7 +81,7 @@ def make_task(splits: Splits, method: Method) -> Task:
 def input_shape(run: Run, splits: Splits) -> tuple[int, ...]:
     """The shape of a sample as the network sees it."""
     shape, side = tuple(splits.labeled.x.shape[1:]), run.data.weak.crop
-    if side and run.data.strong.crop != side and "strong" in run.method.views:
+    if run.data.strong.crop != side and "strong" in run.method.views:
         raise InputError(f"data.weak.crop={side} and data.strong.crop={run.data.strong.crop} must be the same")
     return (shape[0], side, side) if side and len(shape) == 3 else shape
 

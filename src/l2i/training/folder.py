@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from l2i.config import Run, from_json, to_json
+from l2i.data.split import Splits
 from l2i.errors import InputError
 from l2i.training.checkpoint import write_whole
 
@@ -125,6 +126,15 @@ def match(folder: Path, there: dict[str, Any], run: Run) -> None:
         raise InputError(
             f"{folder} holds a run of another configuration ({'; '.join(differences[:4])}); "
             "give another --out, or remove the folder"
+        )
+
+
+def same_data(folder: Path, meta: dict[str, Any], splits: Splits) -> None:
+    """That a checkpoint's run was trained on these samples: labels, scales and splits would differ on others."""
+    if meta.get("data", splits.fingerprint()) != splits.fingerprint():
+        raise InputError(
+            f"{folder} was trained on other data than is there now; give the --data.root that it was trained with, "
+            "put back what was changed there, or train anew in another --out"
         )
 
 

@@ -13,7 +13,7 @@ from l2i.config import replace
 from l2i.data.split import Splits
 from l2i.errors import InputError
 from l2i.training.checkpoint import newest_whole
-from l2i.training.folder import read_run
+from l2i.training.folder import read_run, same_data
 from l2i.training.log import Row
 from l2i.training.trainer import Trainer
 from l2i.validate import fields_of
@@ -74,6 +74,7 @@ def _opened(
     run = run if root is None else replace(run, data={"root": root})
     trainer = Trainer(run, splits=splits, model=model)
     tensors, meta = newest_whole(Path(folder) / "checkpoints")
+    same_data(Path(folder), meta, trainer.splits)
     return trainer, tensors, meta["step"]
 
 

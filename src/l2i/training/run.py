@@ -68,6 +68,7 @@ class Training:
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
             tensors, meta = newest_whole(self.saved)
             folders.match(self.saved, meta["config"], self.run)
+            folders.same_data(folder, meta, trainer.splits)
             trainer.load(tensors)
             self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
         else:
@@ -152,6 +153,7 @@ class Training:
 
     def write_checkpoint(self, step: int, *, seconds: float, metrics_size: int) -> None:
         meta = {"step": step, "seconds": seconds, "metrics_size": metrics_size, "config": to_json(self.run)}
+        meta["data"] = self.trainer.splits.fingerprint()
         state = self.trainer.state()
         for name, tensor in state.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -21,7 +23,7 @@ from l2i.training.build import build_model, dtype_of, load_splits, make_outer, m
 from l2i.training.ema import Teacher
 from l2i.training.evaluate import outputs_of
 from l2i.training.meter import Meter
-from l2i.training.optim import Stepper
+from l2i.training.optim import Stepper, rate_factor
 from l2i.training.precision import Autocast
 from l2i.validate import validate
 
@@ -85,12 +87,12 @@ class Trainer:
             outer, applied = None, {}
             self.optimizer(base.gradient, t)  # 6
         elif self.run.l2i.outer_update == "normalized":
-            outer = self.outer_gradient(self.outer, batch)  # 7 to 10, at the same θ
+            outer = self.outer_gradient(self.outer, batch, t)  # 7 to 10, at the same θ
             applied = scaled_to(base.gradient, outer.gradient, ratio=self.run.l2i.rho)
             self.optimizer({name: g + applied[name] for name, g in base.gradient.items()}, t)  # 6 and 11 in one
         else:
             self.optimizer(base.gradient, t)  # 6: θ becomes θ̂
-            outer = self.outer_gradient(self.outer, batch)  # 7 to 10, at θ̂
+            outer = self.outer_gradient(self.outer, batch, t)  # 7 to 10, at θ̂
             applied = outer.gradient
             self.outer_optimizer(applied, t)  # 11
         self.optimizer.decay()
@@ -106,10 +108,12 @@ class Trainer:
         grads = torch.autograd.grad(total, list(self.params.values()), materialize_grads=True)
         return BaseGradient(costs, dict(zip(self.params, grads, strict=True)))
 
-    def outer_gradient(self, outer: OuterStep, batch: Batch) -> OuterGradient:
+    def outer_gradient(self, outer: OuterStep, batch: Batch, t: int) -> OuterGradient:
         """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""
         method, task, held = self.outer_method, self.task, batch.holdout
         assert held is not None
+        if outer.eta is not None and self.run.l2i.eta_schedule == "rate":
+            outer = replace(outer, eta=outer.eta * rate_factor(self.run.optim, t, self.run.steps))
         net = lookahead(self.network, self.params)
         imputed = method.impute(task, net, batch)
         student = method.student(task, net, batch)
@@ -151,12 +155,15 @@ class Trainer:
                 self.check_outputs(lookahead(self.network, self.params)(batch.labeled.x))
                 self.base_gradient(batch, 0)
                 if self.outer is not None:
-                    self.outer_gradient(self.outer, batch)
+                    self.outer_gradient(self.outer, batch, 0)
         except InputError:
             raise
-        except ValueError as error:  # what torch says of shapes and sizes that do not fit
+        except (ValueError, RuntimeError) as error:  # what torch says of shapes and sizes that do not fit
+            if isinstance(error, RuntimeError) and not re.search("shape|size|dimension", str(error)):
+                raise
             raise InputError(f"the first step cannot be taken with these settings: {error}") from error
         finally:
+            self.loader.close()
             for buffer, before in zip(self.model.buffers(), kept, strict=True):
                 buffer.copy_(before)
 

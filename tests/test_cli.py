@@ -153,7 +153,7 @@ def test_evaluate_reads_the_run(whole: Path) -> None:
     assert done.returncode == 0
     told = json.loads(done.stdout)
     assert told["step"] == 200
-    assert told["test"] == {"error (%)": rows(whole)[-1]["test"]}
+    assert told["test"] == {"error (%)": pytest.approx(rows(whole)[-1]["test"], abs=1e-4)}
 
 
 def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> None:
@@ -182,7 +182,12 @@ def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> N
         (("compare", "digits", "--cells", "digits/sl"), "unknown recipe 'digits/sl'"),
         (("compare", "digits", "--seeds", "0"), "at least 1"),
         (("evaluate", "nowhere"), "is not a run folder"),
-        (("list", "all"), "takes no arguments"),
+        (("list", "aflw", "more"), "takes a word that names contain"),
+        (("train", "aflw"), "'aflw' is a table: train one of its cells, such as aflw/mean-teacher-l2i-91"),
+        (("compare", "aflw/sl-91"), "l2i compare aflw --cells sl-91"),
+        (("compare", "aflw", "--cells", "cifar10/sl-250"), "a cell of another table"),
+        (("train", "digits", "--step", "4"), "perhaps you meant --steps"),
+        (("train", "digits", "--steps", "-3"), "steps=-3 must be at least 1"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -273,3 +278,24 @@ def test_a_run_says_how_the_set_was_split_and_evaluate_has_every_figure(tmp_path
     assert "landmarks: 10 labelled, 12 unlabelled, 2 validation, 8 test" in done.stderr
     told = json.loads(l2i("evaluate", "run", cwd=tmp_path).stdout)
     assert set(told["test"]) == set(told["validation"]) == {"error (%)", "failure rate (%)"}
+
+
+def test_list_shows_what_contains_a_word(tmp_path: Path) -> None:
+    told = l2i("list", "aflw/sl", cwd=tmp_path).stdout.split("# recipes\n")[1].splitlines()
+    assert told == ["aflw/sl-91", "aflw/sl-182", "aflw/sl-455", "aflw/sl-all"]
+
+
+def test_early_stopping_keeps_the_model_that_its_figure_is_of(tmp_path: Path) -> None:
+    """The run's figure, `evaluate` and its folder of data, all as of the evaluation that was chosen."""
+    write_faces(tmp_path / "set")
+    small = ["--device", "cpu", "--steps", "30", "--eval-every", "3", "--batch.labeled", "4", "--data.num-labeled", "4"]
+    fast = ["--optim.lr", "0.05", "--optim.ema-decay", "0.3", "--save-every", "7", "--out", "run"]
+    command = [sys.executable, "-m", "l2i", "train", "aflw/sl-91", *small, *fast]
+    environment = {**os.environ, "L2I_DATA": str(tmp_path / "set")}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    seen = {row["step"]: (row["validation"], row["test"]) for row in rows(tmp_path / "run")}
+    best = min(seen, key=lambda step: seen[step])
+    told = json.loads(l2i("evaluate", "run", cwd=tmp_path).stdout)  # in a shell that knows nothing of the variable
+    assert (told["step"], told["steps"], told["finished"]) == (best, 30, True)
+    assert told["test"]["error (%)"] == pytest.approx(seen[best][1], abs=1e-4)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["figure"] == seen[best][1]

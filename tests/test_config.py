@@ -77,6 +77,8 @@ def test_counts_and_shares_survive_json_as_what_they_are() -> None:
         ({"optim": {"milestones": (2.5,), "schedule": "step"}}, "must be a whole number, or a share"),
         ({"precision": "bf16", "method": VAT(), "l2i": {"outer_update": "off"}}, "lost in the rounding of bf16"),
         ({"l2i": {"eta_schedule": "rate"}}, "changes an inner rate and there is none"),
+        ({"l2i": {"inner_steps": 2, "hypergradient": "exact"}}, "looks ahead by real steps; set l2i.eta"),
+        ({"l2i": {"outer_optimizer": "own", "outer_rate": 0.1}}, "is for 'paper'"),
     ],
 )
 def test_what_cannot_be_is_told_with_what_to_do(changes: dict[str, Any], words: str) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import TypeVar
 
 from l2i.errors import InputError, NonFiniteCost, Stopped
@@ -21,7 +22,7 @@ DRY = "--dry-run"
 USAGE = """\
 usage: l2i COMMAND …
 
-  list                           methods, models, data sets and recipes, one a line
+  list [WORD]                    methods, models, data sets and recipes, one a line; those with WORD in their name
   train RECIPE [--field value …] one run, in runs/NAME; the same command goes on with it if it was cut
   train RECIPE --dry-run         its protocol, a field a line
   compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run]
@@ -89,17 +90,20 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def list_names(arguments: list[str]) -> int:
-    """Everything that has a name."""
+    """Everything that has a name, or what of it contains a word."""
     from l2i import recipes
     from l2i.data import DATASETS
     from l2i.methods import METHODS
     from l2i.models import MODELS
 
-    if arguments and arguments[0] not in ("-h", "--help"):
-        raise InputError(f"'l2i list' takes no arguments, and was given '{arguments[0]}'; leave it out")
+    if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+        told = [word for word in arguments if word not in ("-h", "--help")]
+        if told:
+            raise InputError(f"'l2i list' takes a word that names contain, and was given '{told[-1]}'; leave it out")
+        arguments = []
     kinds = {"methods": METHODS, "models": MODELS, "data sets": DATASETS, "recipes": recipes.names()}
     for kind, names in kinds.items():
-        print(f"# {kind}", *names, sep="\n")
+        print(f"# {kind}", *(name for name in names if not arguments or arguments[0] in name), sep="\n")
     return 0
 
 
@@ -107,7 +111,8 @@ def train(arguments: list[str]) -> int:
     """One run."""
     from l2i import recipes
 
-    name, rest = positional(arguments, "train", "RECIPE", "a recipe", recipes.names())
+    known = [cell for name in recipes.TABLES for cell in recipes.table(name).compared]
+    name, rest = positional(arguments, "train", "RECIPE", "a recipe", ["digits", *known])
     default = recipes.get(name)
     if any(word.partition("=")[0] in ("--method", "--method.name") for word in rest):
         raise InputError(
@@ -184,7 +189,8 @@ def positional(arguments: list[str], command: str, word: str, what: str, known: 
     """The first argument, a name, and the rest."""
     if arguments and arguments[0] in ("-h", "--help"):
         listed = "".join(f"\n  {name}" for name in known)
-        print(f"usage: l2i {command} {word} …\n\n'l2i {command} {word} --help' shows what can be set.{listed}")
+        more = "; 'l2i list' shows more" if known else ""
+        print(f"usage: l2i {command} {word} …\n\n'l2i {command} {word} --help' shows what can be set{more}.{listed}")
         sys.exit(0)
     if not arguments or arguments[0].startswith("-"):
         example = f", such as '{known[0]}'" if known else ""
@@ -212,5 +218,7 @@ def one_line(box: str, prog: str) -> str:
     inside = [line.strip("│ \n") for line in plain.splitlines() if line.startswith("│")]
     rule = next((i for i, line in enumerate(inside) if line.startswith("──")), len(inside))
     near = [word for line in inside[rule:] for word in line.split()[:1] if word.startswith("--")]
+    asked = next((word.strip(",") for word in " ".join(inside[:rule]).split() if word.startswith("--")), "")
+    near = get_close_matches(asked, near, n=1) or near
     hint = f"; perhaps you meant {near[0]}" if near and "nrecognized" in box else ""
     return f"{' '.join(inside[:rule]) or plain.strip()}{hint} ('{prog} --help' shows all)"

@@ -80,6 +80,8 @@ def plan(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
 def full(cell: str, table: Table) -> str:
     """A cell's whole name."""
     name = cell if cell in table.cells else f"{table.name}/{cell}"
+    if name not in table.cells and cell in recipes.names():
+        raise InputError(f"{cell} is a cell of another table; compare the cells of one table at a time")
     if name not in table.cells:
         raise unknown("recipe", cell, [known.partition("/")[2] or known for known in table.cells])
     return name

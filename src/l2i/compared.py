@@ -121,7 +121,8 @@ def planned(table: str, options: CompareOptions) -> list[str]:
         done = sum(is_done(run) for run in runs)
         steps = f"{runs[0].steps:,} of the recipe's {found.run(cell).steps:,} steps"
         paper = f", the paper's figure {found.figure(cell)}" if found.figure(cell) else ""
-        lines.append(f"{cell}: {len(runs)} seeds, {done} done already, {steps}{paper}")
+        count = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
+        lines.append(f"{cell}: {count}, {done} done already, {steps}{paper}")
     return lines
 
 

@@ -95,8 +95,8 @@ def costs(ours: Loaded, rows: list[Row]) -> Figure:
     for column, name, what in ((0, "c_h", "the hold-out batch"), (1, "test_cost", f"{tested:,} test samples")):
         before, after = (np.array([row[f"{name}_{when}"] for row in rows], float) for when in ("before", "after"))
         upper, lower = grid[:, column]
-        upper.plot(steps, before, color=BEFORE, linewidth=4, label="before the update")
-        upper.plot(steps, after, color=AFTER, linewidth=1.5, label="after the update")
+        upper.plot(steps, before, color=BEFORE, marker="o", linewidth=4, label="before the update")
+        upper.plot(steps, after, color=AFTER, marker="o", markersize=3, linewidth=1.5, label="after the update")
         told = f"lower after the update at {(after < before).sum()} of {len(rows)} evaluations"
         upper.set(ylabel="cost", title=f"Cost on {what}:\n{told}")
         upper.legend()
@@ -114,7 +114,7 @@ def error(runs: list[Loaded]) -> Figure:
         for part, style in {"test": "-", "validation": "--"}.items():
             curve = np.array([(row["step"], row[part]) for row in run.rows if row[part] is not None], float)
             if len(curve):
-                axes.plot(*curve.T, style, color=color, label=f"{part}: {run.label}")
+                axes.plot(*curve.T, style, marker=".", color=color, label=f"{part}: {run.label}")
     axes.set_title("The averaged model on test and validation samples")
     axes.set(xlabel="training step", ylabel=runs[0].trainer.task.figure_name)
     axes.grid(alpha=0.3)
@@ -128,10 +128,11 @@ def imputed(ours: Loaded, count: int) -> Figure:
     some = hidden.take(torch.tensor(spread(len(hidden.y), count), device=hidden.y.device))
     before, after = (points(ours.trainer, z) for z in outputs_either_way(ours.trainer, ours.step, some))
     errors, updated = (percent(ours.trainer, z, some.y) for z in (before, after))
-    captions = [f"{e:.1f} %, {change:+.2g} after" for e, change in zip(errors, updated - errors, strict=True)]
+    captions = [f"{e:.1f} %, {change:+.2g} % after" for e, change in zip(errors, updated - errors, strict=True)]
     factor = arrow_factor(after - before)
     layers = [Layer(before, BEFORE, "before the update"), Layer(after, AFTER, "after the update")]
-    title = f"Imputed landmarks of unlabelled faces before and after an outer update ({ours.label});\n"
+    title = "Imputed landmarks of unlabelled faces before and after an outer update "
+    title += f"({ours.trainer.run.name}, seed {ours.trainer.run.seed}, after step {ours.step:,});\n"
     title += f"arrows: the moves, drawn {factor:,g} times as long; above each face, its error and how that changes"
     figure = faces(some, layers, captions, list(range(len(captions))), title)
     arrows = torch.cat([before, factor * (after - before)], dim=2).numpy(force=True)  # [N, P, 4]

@@ -6,11 +6,14 @@ from typing import Any
 
 from l2i.errors import InputError
 
+FEW = 12  # names, which a message can hold
+
 
 def unknown(kind: str, name: str, known: list[str], where: str = "l2i list") -> InputError:
     """The error for a name that is not there, with the nearest one that is."""
     near = get_close_matches(name, known, n=1)
-    hint = f"perhaps you meant '{near[0]}'" if near else f"choose one of {', '.join(known)}"
+    more = ", …" if len(known) > FEW else ""
+    hint = f"perhaps you meant '{near[0]}'" if near else f"choose one of {', '.join(known[:FEW])}{more}"
     return InputError(f"unknown {kind} '{name}'; {hint} ('{where}' shows all)")
 
 

@@ -125,3 +125,7 @@ def _outer(run: Run, l2i: L2I) -> None:
         raise InputError("finite differences are lost in the rounding of bf16; use precision='float32'")
     if l2i.outer_optimizer == "own" and l2i.outer_rate is None:
         raise InputError("l2i.outer_optimizer='own' needs l2i.outer_rate, its learning rate")
+    if l2i.inner_steps != 1 and l2i.eta is None:
+        raise InputError(f"l2i.inner_steps={l2i.inner_steps} looks ahead by real steps; set l2i.eta")
+    if l2i.outer_optimizer == "own" and l2i.outer_update == "normalized":
+        raise InputError("a normalized update is one step of one optimizer; l2i.outer_optimizer='own' is for 'paper'")

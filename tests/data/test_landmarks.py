@@ -184,7 +184,7 @@ def test_an_empty_or_missing_list_is_told(tmp_path: Path) -> None:
         ({"x_train": np.zeros((3, 50, 50), np.uint8)}, r"images are uint8 \[3, 50, 50\]"),
         ({"x_train": np.zeros((3, 60, 60))}, "images are float64"),
         ({"y_test": np.zeros((9, 5, 2))}, r"landmarks are float64 \[9, 5, 2\], where 2 images"),
-        ({"y_test": np.full((2, 5, 2), np.nan)}, "need finite numbers"),
+        ({"y_test": np.full((2, 5, 2), np.nan)}, "some landmarks are no numbers"),
         ({"y_test": np.array([None])}, "plain arrays"),  # objects, which a pickle would bring
         ({"y_test": None}, "plain arrays"),
     ],

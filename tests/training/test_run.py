@@ -224,3 +224,13 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(InputError, match="was trained on other data"):
         train(replace(run, data={"root": str(tmp_path / "other")}), quiet=True)
+
+
+def test_a_run_on_data_of_ones_own_is_opened_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
+    splits = Splits.given(labeled=(x[:10], y[:10]), unlabeled=x[10:30], test=(x[30:], y[30:]), classes=2)
+    train(short(tmp_path / "own"), splits=splits)
+    assert "your data: 10 labelled" in capsys.readouterr().err
+    with pytest.raises(InputError, match="splits given in Python; open it there"):
+        evaluate_run(tmp_path / "own")
+    assert load_model(tmp_path / "own", splits=splits)(x[30:]).shape == (10, 2)

@@ -10,3 +10,5 @@ DATASETS: dict[str, str] = {
     "faces": "l2i.data.images:faces",
     "imagenet": "l2i.data.images:imagenet",
 }
+
+EMBEDDED = ("digits",)  # those that need no folder

@@ -87,7 +87,7 @@ def find(cifar: Cifar, root: str | None) -> tuple[Path, str]:
     where = "no folder is given" if root is None else f"neither {cifar.python} nor {cifar.binary} is in {root}"
     raise InputError(
         f"{cifar.name} is not there: {where}. Get the python version or binary version archive from {PAGE}, unpack it, "
-        "and give the folder you unpacked it in as --data.root"
+        "and give the folder you unpacked it in as --data.root, or in L2I_DATA"
     )
 
 

@@ -22,7 +22,7 @@ MAX_PIXELS = 50_000_000  # a small file may claim to be an image that fills the 
 LAYOUT = (
     "get ImageNet at https://image-net.org, or its 72-pixel version of the Visual Domain Decathlon at "
     "https://www.robots.ox.ac.uk/~vgg/decathlon/, put the images into ROOT/train/CLASS/ and ROOT/val/CLASS/, "
-    "and give --data.root ROOT"
+    "and give --data.root ROOT, or set L2I_DATA"
 )
 
 

@@ -188,7 +188,7 @@ def holding(root: str | None, name: str) -> Path:
         return path
     raise InputError(
         f"Faces with landmarks are not there: {'no folder is given' if root is None else f'{root} has no {name}'}. "
-        f"Give as --data.root the folder of one of: AFLW unpacked from {IMM} (aflw_train_images.txt …); "
+        f"Give as --data.root (or in L2I_DATA) the folder of one of: AFLW unpacked from {IMM} ({IMM_LIST} …); "
         f"MTFL unpacked from {MTFL} (training.txt …); a faces.npz of your own with x_train, y_train, x_test, y_test"
     )
 
@@ -218,11 +218,13 @@ def inside(folder: Path, name: str, listing: Path) -> Path:
 
 def checked_points(path: Path, points: np.ndarray, *, count: int) -> np.ndarray:
     """Landmarks, if there are five for each image."""
-    if points.shape != (count, POINTS, 2) or points.dtype.kind not in "fiu" or not np.isfinite(points).all():
+    if points.shape != (count, POINTS, 2) or points.dtype.kind not in "fiu":
         raise InputError(
-            f"{path}: landmarks are {points.dtype} {list(points.shape)}, where {count} images need finite numbers "
+            f"{path}: landmarks are {points.dtype} {list(points.shape)}, where {count} images need numbers "
             f"[{count}, {POINTS}, 2]; see that images and landmarks are of the same set"
         )
+    if not np.isfinite(points).all():
+        raise InputError(f"{path}: some landmarks are no numbers; correct them or take those faces out")
     return points
 
 

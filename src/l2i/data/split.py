@@ -209,9 +209,10 @@ def labels_each(num_labeled: Count, groups: list[Tensor]) -> list[int]:
         nearest = max(1, num_labeled // classes) * classes
         raise InputError(f"num_labeled={num_labeled} is not a positive multiple of {classes} classes; use {nearest}")
     if num_labeled // classes > fewest:
+        asked = f"{num_labeled // classes} labels a class, but one class" if classes > 1 else "as many, but the set"
         raise InputError(
-            f"num_labeled={num_labeled} asks for {num_labeled // classes} labels a class, but one class has only "
-            f"{fewest} training samples; use at most {fewest * classes}"
+            f"num_labeled={num_labeled} asks for {asked} has only {fewest} training samples; "
+            f"use at most {fewest * classes}"
         )
     return [num_labeled // classes] * classes
 

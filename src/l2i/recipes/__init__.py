@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from l2i.errors import InputError
 from l2i.registry import load, unknown
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ TABLES: dict[str, str] = {
 
 def table(name: str) -> Table:
     """A table by name."""
+    whole, _, cell = name.partition("/")
+    if cell and whole in TABLES:
+        raise InputError(f"'{name}' is a cell of a table: l2i compare {whole} --cells {cell}")
     found: Table = load("table", TABLES, name)
     return found
 
@@ -40,4 +44,7 @@ def table_of(name: str) -> Table:
     for found in map(table, TABLES):
         if name in found.cells:
             return found
+    if name in TABLES:
+        example = table(name).compared[-1]
+        raise InputError(f"'{name}' is a table: train one of its cells, such as {example}, or 'l2i compare {name}'")
     raise unknown("recipe", name, names())

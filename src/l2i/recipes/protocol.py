@@ -35,13 +35,16 @@ def printed(run: Run, table: Table) -> str:
     found = protocol(run)
     wide, shown = max(map(len, found)), {path: spelled(value) for path, value in found.items()}
     long = max(map(len, shown.values()))
-    lines = [run.name]
+    lines = [f"{run.name}  (# where the paper leaves a value open: whose it is)"]
     for path in sorted(shown, key=lambda path: ("." in path or path == "method", path)):
         source = table.sources.get(path)
         lines.append(f"  {path:<{wide}}  {shown[path]:<{long}}{'  # ' + source if source else ''}".rstrip())
-    figure = table.figure(run.name)
+    figure, recipe = table.figure(run.name), table.run(run.name)
     if figure is not None:
-        lines.append(f"  the paper's figure: {figure} ({'; '.join(filter(None, [figure.where, figure.note]))})")
+        after = "" if run.steps == recipe.steps else f"after {recipe.steps:,} steps, here {run.steps:,}"
+        rule = "by the paper's own rule, here the library's" if run.l2i.outer_update == "normalized" else ""
+        about = "; ".join(filter(None, [figure.where, after, rule, figure.note]))
+        lines.append(f"  the paper's figure: {figure} ({about})")
     return "\n".join(lines)
 
 

@@ -12,8 +12,8 @@ from l2i.bilevel.head import Head
 from l2i.bilevel.hypergradient import HYPERGRADIENTS
 from l2i.bilevel.labels import Labels, LearnableLabels, OutputLabels
 from l2i.bilevel.outer import OuterStep
-from l2i.config import Run
-from l2i.data import DATASETS
+from l2i.config import Run, replace
+from l2i.data import DATASETS, EMBEDDED
 from l2i.data.split import DataSet, Splits, draw_splits
 from l2i.errors import InputError
 from l2i.methods import METHODS
@@ -45,6 +45,14 @@ def pick_device(name: str) -> torch.device:
 def dtype_of(run: Run) -> torch.dtype:
     """The type of parameters and data; bf16 is for forwards alone."""
     return torch.float64 if run.precision == "float64" else torch.float32
+
+
+def placed(run: Run) -> Run:
+    """The run with the folder of its data written down, so that it is found again in another shell."""
+    root = os.environ.get(FOLDER)
+    if run.data.root is not None or root is None or run.data.name in EMBEDDED:
+        return run
+    return replace(run, data={"root": root})
 
 
 def read_set(name: str, root: str | None) -> DataSet:

@@ -32,13 +32,13 @@ def write_whole(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any]) -> None:
-    """Save the state after `step` steps; older checkpoints than the one before it go."""
+def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any], *, keep: int = KEEP) -> None:
+    """Save the state after `step` steps; of those before it, all but the last go."""
     folder.mkdir(exist_ok=True)
     kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     rest = json.dumps(meta)
     write_whole(folder / f"{step:010d}.safetensors", save(kept, {"json": rest, "digest": digest(kept, rest)}))
-    for old in checkpoints(folder)[:-KEEP]:
+    for old in checkpoints(folder)[:-keep]:
         old.unlink()
 
 

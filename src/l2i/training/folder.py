@@ -23,6 +23,7 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK = ".lock"
+BEST = "best"  # the folder of the averaged model that early stopping chose
 ELSEWHERE = ("out", "device", "data.root", "data.workers")  # fields that may differ when a run goes on
 
 
@@ -129,8 +130,12 @@ def match(folder: Path, there: dict[str, Any], run: Run) -> None:
         )
 
 
-def same_data(folder: Path, meta: dict[str, Any], splits: Splits) -> None:
+def same_data(folder: Path, meta: dict[str, Any], splits: Splits, *, given: bool) -> None:
     """That a checkpoint's run was trained on these samples: labels, scales and splits would differ on others."""
+    if meta.get("given") and not given:
+        raise InputError(
+            f"{folder} was trained on splits given in Python; open it there: l2i.load_model('{folder}', splits=…)"
+        )
     if meta.get("data", splits.fingerprint()) != splits.fingerprint():
         raise InputError(
             f"{folder} was trained on other data than is there now; give the --data.root that it was trained with, "

@@ -12,8 +12,8 @@ from l2i.batch import Params
 from l2i.config import replace
 from l2i.data.split import Splits
 from l2i.errors import InputError
-from l2i.training.checkpoint import newest_whole
-from l2i.training.folder import read_run, same_data
+from l2i.training.checkpoint import checkpoints, newest_whole
+from l2i.training.folder import BEST, read_result, read_run, same_data
 from l2i.training.log import Row
 from l2i.training.trainer import Trainer
 from l2i.validate import fields_of
@@ -29,10 +29,10 @@ def load_trainer(
     device: str | None = None,
     root: str | None = None,
 ) -> tuple[Trainer, int]:
-    """The trainer of a run with the teacher of its newest checkpoint, and the step that it is of."""
+    """The trainer of a run with its averaged model, the newest or the one chosen early, and the step that it is of."""
     trainer, tensors, step = _opened(folder, splits=splits, model=model, device=device, root=root)
     trainer.load_teacher(tensors)
-    return trainer, step
+    return trainer, _chosen(folder, trainer, step)
 
 
 class Loaded(NamedTuple):
@@ -40,12 +40,13 @@ class Loaded(NamedTuple):
 
     trainer: Trainer
     step: int
+    teacher_step: int  # of the averaged model, where early stopping chose it
     rows: list[Row]
 
     @property
     def label(self) -> str:
         """The run in a few words."""
-        return f"{self.trainer.run.name}, seed {self.trainer.run.seed}, step {self.step:,}"
+        return f"{self.trainer.run.name}, seed {self.trainer.run.seed}, step {self.teacher_step:,}"
 
 
 def load_whole(folder: str | Path, *, device: str | None = None, root: str | None = None) -> Loaded:
@@ -57,7 +58,7 @@ def load_whole(folder: str | Path, *, device: str | None = None, root: str | Non
     rows = read_rows(folder)
     trainer, tensors, step = _opened(folder, device=device, root=root)
     trainer.load(tensors)
-    return Loaded(trainer, step, rows)
+    return Loaded(trainer, step, _chosen(folder, trainer, step), rows)
 
 
 def _opened(
@@ -74,8 +75,17 @@ def _opened(
     run = run if root is None else replace(run, data={"root": root})
     trainer = Trainer(run, splits=splits, model=model)
     tensors, meta = newest_whole(Path(folder) / "checkpoints")
-    same_data(Path(folder), meta, trainer.splits)
+    same_data(Path(folder), meta, trainer.splits, given=trainer.given)
     return trainer, tensors, meta["step"]
+
+
+def _chosen(folder: str | Path, trainer: Trainer, step: int) -> int:
+    """Load the averaged model that early stopping chose, where it did, and return the step that it is of."""
+    if not checkpoints(Path(folder) / BEST):
+        return step
+    tensors, meta = newest_whole(Path(folder) / BEST)
+    trainer.load_teacher(tensors)
+    return int(meta["step"])
 
 
 def read_rows(folder: str | Path) -> list[Row]:
@@ -109,5 +119,7 @@ def load_model(folder: str | Path, *, splits: Splits | None = None, model: nn.Mo
 def evaluate_run(folder: str | Path, *, device: str | None = None, root: str | None = None) -> dict[str, Any]:
     """The averaged model of a run on its validation and test samples: every figure that the task has."""
     trainer, step = load_trainer(folder, device=device, root=root)
-    run = trainer.run
-    return {"name": run.name, "seed": run.seed, "step": step, **trainer.figures()}
+    run, done = trainer.run, read_result(Path(folder))
+    figures = {part: {name: round(v, 4) for name, v in found.items()} for part, found in trainer.figures().items()}
+    about = {"name": run.name, "seed": run.seed, "step": step, "steps": run.steps, "finished": done is not None}
+    return {**about, **figures}

@@ -99,7 +99,7 @@ class Bar:
         self.said = now
         rate = (step - self.start) / (now - self.began)
         pace = f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s a step"
-        told = f"{pace} {self.costs}"
+        told = f"{pace} {self.costs}".strip()
         taken = len(self.label) + BAR + 2 * len(str(self.steps)) + 12  # by the other columns: costs give way first
         self.progress.update(self.task, costs=told[: max(0, self.console.width - taken)])
         if not self.console.is_terminal:

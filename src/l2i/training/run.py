@@ -16,13 +16,15 @@ from l2i.config import Run, to_json
 from l2i.data.split import Splits
 from l2i.errors import NonFiniteCost, Stopped
 from l2i.training import folder as folders
+from l2i.training.build import placed
 from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
 from l2i.training.evaluate import definition, final_figure, is_evaluated
-from l2i.training.folder import Result
+from l2i.training.folder import BEST, Result
 from l2i.training.log import Bar, Events, Metrics, Row
 from l2i.training.probe import probe
 from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
+from l2i.validate import validate
 
 
 def train(run: Run, *, splits: Splits | None = None, model: nn.Module | None = None, quiet: bool = False) -> Result:
@@ -30,7 +32,8 @@ def train(run: Run, *, splits: Splits | None = None, model: nn.Module | None = N
 
     `splits` and `model` may be your own; they are then not part of what config.json says.
     """
-    folder = folders.folder_of(run)
+    validate(run)
+    run, folder = placed(run), folders.folder_of(run)
     folders.check(folder, run)
     done = folders.read_result(folder)
     if done is not None:
@@ -68,7 +71,7 @@ class Training:
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
             tensors, meta = newest_whole(self.saved)
             folders.match(self.saved, meta["config"], self.run)
-            folders.same_data(folder, meta, trainer.splits)
+            folders.same_data(folder, meta, trainer.splits, given=trainer.given)
             trainer.load(tensors)
             self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
         else:
@@ -82,7 +85,7 @@ class Training:
     def finish(self) -> Result:
         """Take the steps that are left."""
         with self.bar as bar:
-            bar.say(f"{self.run.data.name}: {self.trainer.described()}")
+            bar.say(f"{'your data' if self.trainer.given else self.run.data.name}: {self.trainer.described()}")
             if self.start:
                 bar.say(f"{self.folder}: resuming from step {self.start}")
             for t in range(self.start, self.run.steps):
@@ -125,6 +128,7 @@ class Training:
                 raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
         row |= self.probed(step)
         self.metrics.add(row)
+        self.keep_best(step)
         self.events.add(row)
         return row
 
@@ -145,6 +149,13 @@ class Training:
         self.began += time.monotonic() - began
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
+    def keep_best(self, step: int) -> None:
+        """Early stopping: the averaged model with the best validation figure so far is what stays of a run."""
+        seen = [float(row["validation"] or 0) for row in self.metrics.rows]
+        if self.run.final == "best" and seen.index(min(seen)) == len(seen) - 1:
+            teacher = {f"teacher.{name}": t for name, t in self.trainer.teacher.model.state_dict().items()}
+            save_checkpoint(self.folder / BEST, step, teacher, {"step": step}, keep=1)
+
     def save(self, step: int) -> None:
         """A checkpoint of a state that is known to be good."""
         self.trainer.meter.check()
@@ -153,7 +164,7 @@ class Training:
 
     def write_checkpoint(self, step: int, *, seconds: float, metrics_size: int) -> None:
         meta = {"step": step, "seconds": seconds, "metrics_size": metrics_size, "config": to_json(self.run)}
-        meta["data"] = self.trainer.splits.fingerprint()
+        meta |= {"data": self.trainer.splits.fingerprint(), "given": self.trainer.given}
         state = self.trainer.state()
         for name, tensor in state.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):

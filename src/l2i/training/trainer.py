@@ -43,7 +43,7 @@ class Trainer:
 
     def __init__(self, run: Run, *, splits: Splits | None = None, model: nn.Module | None = None) -> None:
         validate(run)
-        self.run = run
+        self.run, self.given = run, splits is not None
         self.device, dtype = pick_device(run.device), dtype_of(run)
         self.splits = (load_splits(run) if splits is None else splits).to(self.device, dtype)
         if run.final == "best" and not len(self.splits.validation.x):

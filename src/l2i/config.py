@@ -26,7 +26,7 @@ class Data:
     name: str = "digits"
     """Name of the data set."""
     root: str | None = None
-    """Folder that holds it, where it is not embedded."""
+    """Folder that holds it, where it is not embedded; by default the one that the variable L2I_DATA names."""
     num_labeled: int | float = 40
     """Labelled samples, a multiple of the number of classes; or a share such as 0.05 of each class, 1.0 for all."""
     num_validation: int | float = 100

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from formats import write_cifar10, write_faces
 from l2i import recipes
+from l2i.training.load import load_whole
 from l2i.validate import fields_of
 
 SMALL = ["--device", "cpu", "--steps", "200", "--eval-every", "20", "--save-every", "50", "--model.width", "16"]
@@ -295,6 +296,9 @@ def test_early_stopping_keeps_the_model_that_its_figure_is_of(tmp_path: Path) ->
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
     seen = {row["step"]: (row["validation"], row["test"]) for row in rows(tmp_path / "run")}
     best = min(seen, key=lambda step: seen[step])
+    assert best < 30
+    loaded = load_whole(tmp_path / "run")
+    assert loaded.trainer.figures()["test"]["error (%)"] == pytest.approx(seen[loaded.teacher_step][1], rel=1e-4)
     told = json.loads(l2i("evaluate", "run", cwd=tmp_path).stdout)  # in a shell that knows nothing of the variable
     assert (told["step"], told["steps"], told["finished"]) == (best, 30, True)
     assert told["test"]["error (%)"] == pytest.approx(seen[best][1], abs=1e-4)

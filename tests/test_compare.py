@@ -6,10 +6,11 @@ import torch
 
 from formats import write_faces
 from l2i import InputError, Trainer, recipes, replace
-from l2i.compare import compare, plan
+from l2i.compare import Line, compare, plan
 from l2i.compared import planned, report
 from l2i.options import CompareOptions, Place
 from l2i.statistic import with_error
+from l2i.training.folder import Result
 
 
 def test_a_mean_comes_with_its_standard_error() -> None:
@@ -54,6 +55,7 @@ def test_our_figures_stand_beside_the_papers(small: None, tmp_path: Path, capsys
     lines = compare("aflw", chosen)
     names = [line.name.removeprefix("aflw/") for line in lines]
     assert names == ["sl-91", "mean-teacher-91", "mean-teacher-91-longer", "mean-teacher-l2i-91"]
+    assert lines[3].same_steps is lines[1] and lines[3].same_time is lines[2]
     report("aflw", lines, chosen)
     told = capsys.readouterr().out
     for printed in ("mean-face", "16.58*", "16.32 ± 0.14", "12.80 ± 0.00", "11.53 ± 0.02", "Δ same steps"):
@@ -105,3 +107,13 @@ def test_an_unknown_cell_is_told_with_the_nearest(tmp_path: Path) -> None:
 )
 def test_every_cell_knows_its_baseline(cell: str, baseline: str | None) -> None:
     assert recipes.table_of(cell).baseline(cell) == baseline
+
+
+def test_a_gain_is_ours_less_the_baselines_seed_by_seed() -> None:
+    def line(name: str, *figures: float) -> Line:
+        settings = {"figure_name": "error (%)", "definition": "", "validation": None, "versions": {}, "hardware": ""}
+        return Line(name, [Result(name=name, figure=f, seed=0, steps=1, seconds=1.0, **settings) for f in figures])  # type: ignore[arg-type]
+
+    base, ours = line("base", 10.0, 20.0), line("ours", 8.0, 16.0)
+    assert ours.gain(base) == "-3.00 ± 1.00"
+    assert ours.gain(None) == ""

@@ -112,3 +112,10 @@ def test_cutout_and_randaugment_fill_with_what_is_asked_for() -> None:
     levels = torch.full((64, 3, 16, 16), 200.0)
     turned = Augment(randaugment=2, fill=3)(levels, generator())[0]
     assert float(turned.min()) <= 3 and turned.shape == levels.shape
+
+
+def test_cutout_comes_after_randaugment() -> None:
+    """A square of exactly the fill is left in every image, whatever was done to its levels."""
+    levels = torch.randint(40, 256, (200, 3, 16, 16)).float()
+    view = Augment(randaugment=2, cutout=8, fill=21)(levels, generator())[0]
+    assert int((view == 21).all(dim=1).sum(dim=(1, 2)).min()) >= 16  # cut by a corner

@@ -1,4 +1,5 @@
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -158,3 +159,9 @@ def test_folders_that_do_not_fit_say_what_to_do(tmp_path: Path) -> None:
     (root / "train" / "another").mkdir()
     with pytest.raises(InputError, match="another holds no images"):
         read_class_folders(str(root))
+
+
+def test_validation_classes_keep_the_numbers_of_the_training_ones(tmp_path: Path) -> None:
+    root = write_class_folders(tmp_path, classes=3, per_class=4)
+    shutil.rmtree(root / "val" / "class000")
+    assert set(read_class_folders(str(root))[1].y.tolist()) == {1, 2}

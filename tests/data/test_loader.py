@@ -216,3 +216,33 @@ def test_a_batch_knows_how_far_the_run_is() -> None:
 def test_only_a_method_that_searches_gets_a_direction() -> None:
     assert make_loader("vat").draw(0).unlabeled.noise is not None
     assert make_loader("pi-model").draw(0).unlabeled.noise is None
+
+
+def test_streamed_sets_are_drawn_apart_and_by_the_runs_seed() -> None:
+    rows = [picked(3, part=p, count=1000, size=50, seed=s) for p, s in (("labeled", 0), ("holdout", 0), ("labeled", 1))]
+    assert not torch.equal(rows[0], rows[1])
+    assert not torch.equal(rows[0], rows[2])
+
+
+def test_a_loader_of_files_hands_its_seed_on(tmp_path: Path) -> None:
+    loader, _ = streamed(tmp_path, 0)
+    other = loader_of(loader.splits, seed=7)
+    assert other.rows["unlabeled"].keywords["seed"] == 7  # type: ignore[attr-defined]
+
+
+def test_the_strong_view_is_the_strong_one() -> None:
+    batch = make_loader("fixmatch").draw(0)  # noise of 0.5 in the strong view alone
+    spread = (batch.unlabeled.strong - batch.unlabeled.weak).std()
+    assert float(spread) > 0.4
+
+
+@pytest.mark.parametrize("method", ["vat", "mixmatch", "mixup"])
+def test_all_that_is_random_depends_on_seed_and_step_alone(method: str) -> None:
+    first, later = make_loader(method), make_loader(method, holdout=False)
+    later.draw(2)
+    torch.manual_seed(5)
+    one, other = first.draw(7), later.draw(7)
+    if one.unlabeled.noise is not None and other.unlabeled.noise is not None:
+        assert torch.equal(one.unlabeled.noise, other.unlabeled.noise)
+    if one.mix is not None and other.mix is not None:
+        assert torch.equal(one.mix.share, other.mix.share) and torch.equal(one.mix.order, other.mix.order)

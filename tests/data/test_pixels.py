@@ -1,5 +1,9 @@
+from pathlib import Path
+
 import torch
 
+from formats import write_cifar10
+from l2i.data.images import IMAGENET, cifar10
 from l2i.data.pixels import Pixels
 from l2i.data.split import DataSet, Samples, draw_splits
 
@@ -39,3 +43,19 @@ def test_8_bit_images_stay_8_bit_on_the_device() -> None:
     there = splits.to(torch.device("cpu"), torch.float32)
     assert isinstance(there.unlabeled.x, torch.Tensor) and there.unlabeled.x.dtype == torch.uint8
     assert there.inputs(there.unlabeled.x).dtype == torch.float32
+
+
+def test_grey_levels_become_spreads_from_the_mean() -> None:
+    levels = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
+    assert Pixels.given((0.5,), (0.25,)).standardized(levels).flatten().tolist() == [-2.0, 2.0]
+
+
+def test_imagenets_channels_are_red_green_blue() -> None:
+    assert torch.allclose(IMAGENET.mean.flatten(), torch.tensor([123.675, 116.28, 103.53]).double())
+    assert torch.allclose(IMAGENET.std.flatten(), torch.tensor([58.395, 57.12, 57.375]).double())
+
+
+def test_a_set_is_standardised_by_its_training_images(tmp_path: Path) -> None:
+    data = cifar10(str(write_cifar10(tmp_path)))
+    assert isinstance(data.train.x, torch.Tensor) and data.pixels is not None
+    assert torch.allclose(data.pixels.mean.flatten(), data.train.x.double().mean((0, 2, 3)))

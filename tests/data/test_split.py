@@ -4,6 +4,7 @@ import torch
 from l2i.data.digits import digits
 from l2i.data.split import DataSet, Samples, Splits, draw_splits
 from l2i.errors import InputError
+from l2i.shares import resolved
 
 
 def numbered(classes: int = 4, each: int = 25) -> Samples:
@@ -116,3 +117,17 @@ def test_a_description_counts_samples_and_classes() -> None:
         num_validation=0,
     )
     assert "8 labelled (1 to 4 a class)" in uneven.described()
+
+
+def test_a_fingerprint_knows_labels_and_labelled_inputs() -> None:
+    def of(x: torch.Tensor, y: torch.Tensor) -> str:
+        return Splits.given(labeled=(x, y), unlabeled=x, test=(x, y), classes=2).fingerprint()
+
+    x, y = torch.rand(10, 3), torch.arange(10) % 2
+    assert of(x, y) == of(x.clone(), y.clone())
+    assert len({of(x, y), of(x, 1 - y), of(x + 1, y)}) == 3
+
+
+def test_shares_are_rounded_and_never_nothing() -> None:
+    wanted = {(0.05, 1_281_167): 64_058, (0.1, 15): 2, (0.29, 100): 29, (0.001, 10): 1, (0.0, 10): 0, (7, 3): 7}
+    assert {case: resolved(*case) for case in wanted} == wanted

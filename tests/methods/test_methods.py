@@ -12,6 +12,7 @@ from l2i.batch import Imputed
 from l2i.bilevel import lookahead
 from l2i.methods import METHODS
 from l2i.methods.mixmatch import MixMatch
+from l2i.methods.pi_model import SquashedPiModel
 from l2i.registry import load
 from problems import Problem, imputing_methods, problem
 
@@ -207,3 +208,36 @@ def test_uda_releases_the_training_signal_step_by_step(annealing: str, limit: fl
     wanted = -right[counts].log().mean()
     cost = method.supervised(p.task, lookahead(p.model, p.params), p.batch).cost(f, p.impute().detached())
     assert float(cost) == pytest.approx(float(wanted))
+
+
+def test_the_entropy_beside_vat_has_its_gradient() -> None:
+    p = problem("vat")
+    net, params = lookahead(p.model, p.params), list(p.params.values())
+    without, more = (
+        torch.autograd.grad(dataclasses.replace(p.method, entropy=e).costs(p.task, net, net, p.batch).c_t, params)
+        for e in (0.0, 0.5)
+    )
+    entropy = 0.5 * torch.distributions.Categorical(logits=net(p.batch.unlabeled.weak)).entropy().mean()
+    for a, b, wanted in zip(without, more, torch.autograd.grad(entropy, params), strict=True):
+        assert torch.allclose(b - a, wanted, atol=1e-10)
+
+
+@pytest.mark.parametrize(("share", "limit"), [(0.6, 0.5 * 0.75 + 0.25), (0.1, 1.0)])
+def test_uda_anneals_over_a_share_of_the_run(share: float, limit: float) -> None:
+    p = problem("uda")  # at 30 % of it
+    method = dataclasses.replace(p.method, annealing_share=share)
+    assert float(method.limit(p.task, p.batch)) == pytest.approx(limit)
+
+
+def test_uda_costs_nothing_where_all_is_known() -> None:
+    p = problem("uda")
+    certain = 50.0 * F.one_hot(p.batch.labeled.y, 4).double()
+    assert float(p.supervised().cost(certain, p.impute().detached())) == 0.0
+
+
+def test_the_squashed_distance_is_that_of_tanhs() -> None:
+    p = problem("pi-model")
+    student = SquashedPiModel(student_view="strong").student(p.task, lookahead(p.model, p.params), p.batch)
+    assert torch.equal(student.inputs, p.batch.unlabeled.strong)
+    f, z = torch.randn(6, 4).double(), torch.rand(6, 4).double()
+    assert torch.allclose(student.cost(f, Imputed.whole(z)), (f.softmax(1).tanh() - z.tanh()).square().mean())

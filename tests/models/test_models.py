@@ -145,3 +145,29 @@ def test_tcdcn_says_how_large_images_must_be(shape: tuple[int, ...]) -> None:
 def test_wrong_model_names_the_nearest() -> None:
     with pytest.raises(InputError, match="perhaps you meant 'conv'"):
         load("model", MODELS, "convv")
+
+
+def test_tcdcn_squashes_and_pools_as_the_released_code_does() -> None:
+    model = build("tcdcn", (1, 60, 60)).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(4)  # so that hardtanh bites
+    convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    h = x = 3 * torch.rand(2, 1, 60, 60)
+    for convolution in convolutions[:3]:
+        h = F.max_pool2d(F.hardtanh(convolution(h)), 2)
+    h = F.hardtanh(convolutions[3](h)).flatten(1)
+    for linear in [m for m in model.modules() if isinstance(m, nn.Linear)]:
+        h = linear(h)
+    assert torch.allclose(model(x), h, rtol=1e-4, atol=1e-3)
+
+
+@torch.no_grad()
+def test_resnet_has_its_relus_where_the_authors_have_them() -> None:
+    model = build("resnet", (3, 16, 16), Network(width=1, depth=8)).eval()
+    h = model.encoder[1](model.encoder[0](torch.randn(4, 3, 16, 16)))
+    assert float(h.min()) < 0  # none after the stem
+    for block in model.encoder[2:5]:
+        h = block(h)
+        assert float(h.min()) >= 0
+    nn.init.normal_(model.encoder[5].bias, -1.0)
+    assert float(model.features(torch.randn(4, 3, 16, 16)).min()) >= 0

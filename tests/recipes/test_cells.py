@@ -151,3 +151,21 @@ def test_two_steps_of_a_cell_on_tiny_data_in_the_real_format(name: str, roots: d
     assert any(not torch.equal(before[key], p) for key, p in trainer.params.items())
     assert (means["outer_ratio"] > 0) == (recipes.table_of(name).cells[name].update != "off")
     assert trainer.figures()["test"][trainer.task.figure_name] >= 0
+
+
+def test_the_papers_figures_add_up() -> None:
+    """Sums over the printed tables, taken from the paper's source: a slip of a digit shows."""
+    sums = {
+        "aflw": (23, 256.57, 0.98),
+        "cifar10": (36, 761.41, 21.67),
+        "cifar100": (41, 1490.99, 4.98),
+        "imagenet": (5, 294.89, 0),
+    }
+    for table, wanted in sums.items():
+        found = [figure for name, figure in figures().items() if name.startswith(f"{table}/")]
+        errors, spreads = sum(f.error or 0 for f in found), sum(f.spread or 0 for f in found)
+        assert (len(found), errors, spreads) == pytest.approx(wanted)
+
+
+def test_the_demos_paper_rule_has_the_released_codes_rate() -> None:
+    assert recipes.get("digits/fixmatch-l2i-paper-40").l2i.eta == pytest.approx(50 * 0.002 * 64 * 10)

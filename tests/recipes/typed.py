@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "data.strong.noise": 0.0,
     "method.weight": 1.0,
     "method.rampup": 0,
+    "method.student_view": "weak2",
     "method.xi": 1e-3,
     "l2i.moves": "head",
     "l2i.head": None,
@@ -40,7 +41,7 @@ DEFAULTS: dict[str, Any] = {
     "optim.milestones": (),
     "optim.gamma": 0.1,
 }
-OURS = ("eval_every", "probe", "model.width", "model.depth", "method.threshold", "method.student_view")  # or unused
+OURS = ("eval_every", "probe", "model.width", "model.depth", "method.threshold")  # or unused
 
 ADAM = {"optim.name": "adam", "optim.lr": 0.002, "optim.weight_decay": 0.0004, "optim.schedule": "constant"}
 SGD = {"optim.name": "sgd", "optim.lr": 0.03, "optim.momentum": 0.9, "optim.weight_decay": 0.001}
@@ -101,15 +102,21 @@ TABLES: dict[str, dict[str, Any]] = {
         "final": "median",
     },
 }
-RANDAUGMENT = {"data.strong.randaugment": 2, "data.strong.flip": True, "data.strong.fill": 127}
+RANDAUGMENT = {
+    "method.student_view": "strong",
+    "data.strong.randaugment": 2,
+    "data.strong.flip": True,
+    "data.strong.fill": 127,
+}
 SHIFTED = {"data.strong.shift": 4, "data.strong.padding": "reflect"}
 RAMP = {"method.rampup": 419_430}  # 40 % of 2^20
+SAME = {"method.student_view": "weak", "batch.unlabeled": 64}  # labelled and learned on one view
 CIFAR_METHODS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "pi-model": {**RAMP, "method.weight": 10.0, "batch.unlabeled": 64},  # MixMatch's code
-    "pseudo-label": {**RAMP, "method.weight": 1.0, "method.threshold": 0.95, "batch.unlabeled": 64},  # MixMatch's code
-    "mixup": {"method.weight": 1.0, "method.rampup": 0, "method.alpha": 0.5, "batch.unlabeled": 64},  # MixMatch's code
-    "vat": {**RAMP, "method.weight": 0.3, "method.epsilon": 12.0, "method.entropy": 0.06, "batch.unlabeled": 64},
+    "pseudo-label": {**RAMP, **SAME, "method.weight": 1.0, "method.threshold": 0.95},  # MixMatch's code
+    "mixup": {**SAME, "method.weight": 1.0, "method.rampup": 0, "method.alpha": 0.5},  # MixMatch's code
+    "vat": {**RAMP, **SAME, "method.weight": 0.3, "method.epsilon": 12.0, "method.entropy": 0.06},  # MixMatch's code
     "mean-teacher": {**RAMP, "method.weight": 50.0, "batch.unlabeled": 64},
     "mixmatch": {
         **RAMP,

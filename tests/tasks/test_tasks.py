@@ -105,3 +105,10 @@ def test_top_5_counts_where_there_are_many_classes() -> None:
     found = Classification(outputs=12).figures(outputs, torch.tensor([11, 7, 6, 0]))
     assert {name: float(value) for name, value in found.items()} == {"error (%)": 75.0, "top-5 error (%)": 50.0}
     assert list(Classification(outputs=10).figures(torch.eye(10), torch.arange(10))) == ["error (%)"]
+
+
+def test_a_face_has_failed_above_ten_per_cent() -> None:
+    y = torch.tensor([[0.0, 0, 10, 0, 5, 5]] * 2, dtype=FLOAT64)
+    task = Regression.standardized(y + torch.randn_like(y), points=True, eyes=(0, 1))
+    off = y + torch.tensor([[0.9, 0.0] * 3, [1.1, 0.0] * 3], dtype=FLOAT64)
+    assert float(task.figures(task.encode(off), y)["failure rate (%)"]) == 50.0

@@ -13,7 +13,7 @@ from l2i.data.split import Samples
 from l2i.errors import InputError, NonFiniteCost
 from l2i.training.checkpoint import checkpoints, load_checkpoint, newest_whole, save_checkpoint
 from l2i.training.ema import Teacher
-from l2i.training.evaluate import final_figure, final_steps, is_evaluated, outputs_of
+from l2i.training.evaluate import best_step, final_figure, final_steps, is_evaluated, outputs_of
 from l2i.training.meter import NAMES, Meter
 from l2i.training.optim import Stepper, rate_factor
 
@@ -170,3 +170,13 @@ def test_a_checkpoint_holds_tensors_and_json_alone(tmp_path: Path) -> None:
     content = checkpoints(tmp_path)[0].read_bytes()
     length = int.from_bytes(content[:8], "little")
     assert json.loads(content[8 : 8 + length])["__metadata__"]["json"] == '{"step": 1}'
+
+
+def test_early_stopping_takes_the_first_of_equal_figures() -> None:
+    assert best_step({10: 3.0, 20: 1.0, 30: 1.0, 40: 2.0}) == 20
+
+
+def test_milestones_may_be_shares_of_the_run() -> None:
+    optim = Optim(schedule="step", milestones=(0.5, 0.75), gamma=0.1)
+    factors = [rate_factor(optim, step, 200) for step in (0, 1, 99, 100, 149, 150)]
+    assert factors == pytest.approx([1, 1, 1, 0.1, 0.1, 0.01])

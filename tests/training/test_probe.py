@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from formats import write_faces
 from l2i import Run, Trainer, recipes, replace, train
 from l2i.training.evaluate import outputs_of
-from l2i.training.probe import COLUMNS, either_way, probe
+from l2i.training.probe import COLUMNS, cost_on_test, either_way, probe
 from l2i.training.run import Training
 from l2i.training.signals import StopRequest
 
@@ -154,3 +155,20 @@ def test_a_probe_that_is_no_number_does_not_stop_the_run(tmp_path: Path) -> None
     training.close()
     assert found["test_cost_after"] is None
     assert found["c_h_after"] is not None
+
+
+def test_the_test_cost_of_landmarks_is_in_standardised_units(tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    run = replace(
+        recipes.get("aflw/mean-teacher-l2i-91"),
+        device="cpu",
+        probe=5,
+        data={"root": str(tmp_path), "num_labeled": 10},
+        batch={"labeled": 4, "unlabeled": 4, "holdout": 4},
+    )
+    trainer = Trainer(run)
+    test, task = trainer.splits.test, trainer.task
+    with torch.no_grad():
+        outputs = trainer.model.eval()(trainer.inputs(test.x[:5]))
+    wanted = ((task.decode(outputs) - test.y[:5]) / task.std).square().mean()
+    assert cost_on_test(trainer) == pytest.approx(float(wanted), rel=1e-4)

@@ -1,10 +1,14 @@
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from golden import run_of
+from image_folders import write_class_folders
 from l2i import L2I, Run, Trainer, recipes, replace
 from l2i.data.augment import Augment
+from l2i.data.images import IMAGENET
 from l2i.data.split import Samples, Splits
 from l2i.errors import InputError
 from l2i.methods.mean_teacher import MeanTeacher
@@ -264,3 +268,11 @@ def test_eta_may_follow_the_learning_rate() -> None:
 def test_windows_of_another_size_in_the_strong_view_are_refused() -> None:
     with pytest.raises(InputError, match="must be the same"):
         Trainer(replace(recipes.get("digits/fixmatch-40"), device="cpu", data={"strong": Augment(crop=6)}))
+
+
+def test_evaluation_takes_the_centre_of_larger_images(tmp_path: Path) -> None:
+    root = str(write_class_folders(tmp_path, classes=3, per_class=6, size=72))
+    run = replace(recipes.get("imagenet/sl"), device="cpu", data={"root": root, "workers": 0}, model={"depth": 8})
+    trainer = Trainer(replace(run, batch={"labeled": 4}))
+    raw = trainer.splits.test.x.read()
+    assert torch.allclose(trainer.inputs(raw), IMAGENET.standardized(raw[:, :, 4:68, 4:68]).float(), atol=1e-5)

@@ -34,8 +34,13 @@ def final_steps(steps: int) -> list[int]:
 def final_figure(curve: Curve, validation: Curve, steps: int, final: Final) -> float:
     """The figure of a run from its evaluations: of `curve`, where early stopping looks at `validation`."""
     if final == "best":
-        return curve[min(validation, key=lambda step: (validation[step], step))]
+        return curve[best_step(validation)]
     return {"median": median, "mean": mean}[final](curve[step] for step in final_steps(steps))
+
+
+def best_step(validation: Curve) -> int:
+    """The evaluation that early stopping chooses: the first with the lowest validation figure."""
+    return min(validation, key=lambda step: (validation[step], step))
 
 
 def definition(steps: int, final: Final) -> str:

@@ -18,7 +18,7 @@ from l2i.errors import NonFiniteCost, Stopped
 from l2i.training import folder as folders
 from l2i.training.build import placed
 from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
-from l2i.training.evaluate import definition, final_figure, is_evaluated
+from l2i.training.evaluate import Curve, best_step, definition, final_figure, is_evaluated
 from l2i.training.folder import BEST, Result
 from l2i.training.log import Bar, Events, Metrics, Row
 from l2i.training.probe import probe
@@ -149,10 +149,13 @@ class Training:
         self.began += time.monotonic() - began
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
+    def curve(self, part: str) -> Curve:
+        """The figure at each evaluation so far."""
+        return {int(row["step"] or 0): float(row[part] or 0) for row in self.metrics.rows if row[part] is not None}
+
     def keep_best(self, step: int) -> None:
         """Early stopping: the averaged model with the best validation figure so far is what stays of a run."""
-        seen = [float(row["validation"] or 0) for row in self.metrics.rows]
-        if self.run.final == "best" and seen.index(min(seen)) == len(seen) - 1:
+        if self.run.final == "best" and best_step(self.curve("validation")) == step:
             teacher = {f"teacher.{name}": t for name, t in self.trainer.teacher.model.state_dict().items()}
             save_checkpoint(self.folder / BEST, step, teacher, {"step": step}, keep=1)
 
@@ -172,18 +175,14 @@ class Training:
         save_checkpoint(self.saved, step, state, meta)
 
     def result(self) -> Result:
-        run, task = self.run, self.trainer.task
-        curves = {
-            name: {int(row["step"] or 0): float(row[name] or 0) for row in self.metrics.rows if row[name] is not None}
-            for name in ("test", "validation")
-        }
-        final = partial(final_figure, validation=curves["validation"], steps=run.steps, final=run.final)
+        run, task, validation = self.run, self.trainer.task, self.curve("validation")
+        final = partial(final_figure, validation=validation, steps=run.steps, final=run.final)
         return Result(
             name=run.name,
-            figure=final(curves["test"]),
+            figure=final(self.curve("test")),
             figure_name=task.figure_name,
             definition=f"{task.meaning}; {definition(run.steps, run.final)}",
-            validation=final(curves["validation"]) if curves["validation"] else None,
+            validation=final(validation) if validation else None,
             seed=run.seed,
             steps=run.steps,
             seconds=self.seconds(),

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from l2i.data.split import Samples, Splits
 from l2i.errors import InputError
 from l2i.methods.mean_teacher import MeanTeacher
 from l2i.methods.pseudo_label import PseudoLabel
+from l2i.training.trainer import MISFIT
 
 
 def small(cell: str = "digits", **changes: object) -> Run:
@@ -276,3 +278,16 @@ def test_evaluation_takes_the_centre_of_larger_images(tmp_path: Path) -> None:
     trainer = Trainer(replace(run, batch={"labeled": 4}))
     raw = trainer.splits.test.x.read()
     assert torch.allclose(trainer.inputs(raw), IMAGENET.standardized(raw[:, :, 4:68, 4:68]).float(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("message", "fits"),
+    [
+        ("mat1 and mat2 shapes cannot be multiplied (8x3 and 4x2)", False),
+        ("The size of tensor a (3) must match the size of tensor b (4)", False),
+        ("CUDA out of memory. Tried to allocate 2 GiB.\nSee max_split_size_mb", True),
+        ("derivative for aten::x is not implemented", True),
+    ],
+)
+def test_what_does_not_fit_is_told_from_what_is_a_fault(message: str, fits: bool) -> None:
+    assert (re.search(MISFIT, message) is None) == fits

@@ -27,6 +27,8 @@ from l2i.training.optim import Stepper, rate_factor
 from l2i.training.precision import Autocast
 from l2i.validate import validate
 
+MISFIT = r"(?s)^(?!.*memory).*(shape|size|dimension)"  # in torch's words; what lacks is not memory
+
 
 class BaseGradient(NamedTuple):
     """What the base step gives: its costs, and the gradient of C^T + λ C^U."""
@@ -159,7 +161,7 @@ class Trainer:
         except InputError:
             raise
         except (ValueError, RuntimeError) as error:  # what torch says of shapes and sizes that do not fit
-            if isinstance(error, RuntimeError) and not re.search("shape|size|dimension", str(error)):
+            if isinstance(error, RuntimeError) and not re.search(MISFIT, str(error)):
                 raise
             raise InputError(f"the first step cannot be taken with these settings: {error}") from error
         finally:

@@ -1,4 +1,4 @@
-"""Mini-batches B^T, B^U and B^H from data held on the device (Algorithm 1, line 3)."""
+"""Mini-batches B^T, B^U and B^H, from data held on the device or streamed to it (Algorithm 1, line 3)."""
 
 from __future__ import annotations
 
@@ -93,14 +93,10 @@ class Loader:
             views[name] = self.splits.inputs(view)
         here, there = frames["weak"], frames[self.method.student_view]
         frame = None if there is None or here is None else here.inverse().then(there)
-        weak = views["weak"]
-        searched = self.method.searches_input
-        noise = (
-            torch.randn(weak.shape, generator=self.generator, device=weak.device, dtype=weak.dtype)
-            if searched
-            else None
-        )
-        return Unlabeled(views, frame, noise)
+        return Unlabeled(views, frame, self.direction(views["weak"]) if self.method.searches_input else None)
+
+    def direction(self, x: Tensor) -> Tensor:
+        return torch.randn(x.shape, generator=self.generator, device=x.device, dtype=x.dtype)
 
     def fetch(self, part: str, step: int) -> tuple[Tensor, Tensor]:
         """A step's samples of one set, raw: grey levels of images are floats from here on."""

@@ -32,14 +32,19 @@ def write_whole(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any], *, keep: int = KEEP) -> None:
-    """Save the state after `step` steps; of those before it, all but the last go."""
+def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any]) -> None:
+    """Save the state after `step` steps; older checkpoints than the one before it go."""
     folder.mkdir(exist_ok=True)
     kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     rest = json.dumps(meta)
-    write_whole(folder / f"{step:010d}.safetensors", save(kept, {"json": rest, "digest": digest(kept, rest)}))
-    for old in checkpoints(folder)[:-keep]:
+    write_whole(path_of(folder, step), save(kept, {"json": rest, "digest": digest(kept, rest)}))
+    for old in checkpoints(folder)[:-KEEP]:
         old.unlink()
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The checkpoint of a step."""
+    return folder / f"{step:010d}.safetensors"
 
 
 def digest(tensors: Params, rest: str) -> str:

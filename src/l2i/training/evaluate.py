@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from l2i.data.split import Samples
 from l2i.data.stream import batches
+from l2i.training.log import Row
 
 COUNT = 20  # evaluations that the final figure is made of
 SHARE = 0.02  # of the steps, at the end, in which they lie
@@ -31,11 +32,16 @@ def final_steps(steps: int) -> list[int]:
     return [steps] if steps < SHORT else [steps - int(i * SHARE * steps / COUNT) for i in reversed(range(COUNT))]
 
 
-def final_figure(curve: Curve, validation: Curve, steps: int, final: Final) -> float:
-    """The figure of a run from its evaluations: of `curve`, where early stopping looks at `validation`."""
+def final_figure(figures: Curve, validation: Curve, steps: int, final: Final) -> float:
+    """The figure of a run from its evaluations: of `figures`, where early stopping looks at `validation`."""
     if final == "best":
-        return curve[best_step(validation)]
-    return {"median": median, "mean": mean}[final](curve[step] for step in final_steps(steps))
+        return figures[best_step(validation)]
+    return {"median": median, "mean": mean}[final](figures[step] for step in final_steps(steps))
+
+
+def curve(rows: list[Row], part: str) -> Curve:
+    """The figure on a set at each evaluation."""
+    return {int(row["step"] or 0): float(row[part] or 0) for row in rows if row[part] is not None}
 
 
 def best_step(validation: Curve) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +11,10 @@ from l2i.batch import Params
 from l2i.config import replace
 from l2i.data.split import Splits
 from l2i.errors import InputError
-from l2i.training.checkpoint import checkpoints, newest_whole
+from l2i.training.checkpoint import load_checkpoint, newest_whole, path_of
+from l2i.training.evaluate import best_step, curve
 from l2i.training.folder import BEST, read_result, read_run, same_data
-from l2i.training.log import Row
+from l2i.training.log import Row, rows_of
 from l2i.training.trainer import Trainer
 from l2i.validate import fields_of
 
@@ -81,20 +81,21 @@ def _opened(
 
 def _chosen(folder: str | Path, trainer: Trainer, step: int) -> int:
     """Load the averaged model that early stopping chose, where it did, and return the step that it is of."""
-    if not checkpoints(Path(folder) / BEST):
+    if trainer.run.final != "best":
         return step
-    tensors, meta = newest_whole(Path(folder) / BEST)
-    trainer.load_teacher(tensors)
-    return int(meta["step"])
+    best = best_step(curve(read_rows(folder), "validation"))
+    chosen = load_checkpoint(path_of(Path(folder) / BEST, best))
+    if chosen is None:
+        return step
+    trainer.load_teacher(chosen[0])
+    return best
 
 
 def read_rows(folder: str | Path) -> list[Row]:
     """The evaluations of a run, in order; an InputError where there are none."""
     path = Path(folder) / "metrics.jsonl"
     try:
-        rows: list[Row] = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
-        if not all(row["step"] and "test" in row and "validation" in row for row in rows):
-            raise ValueError("not rows of metrics")
+        rows = rows_of(path.read_bytes()) if path.exists() else []
     except (OSError, ValueError, TypeError, KeyError):
         raise InputError(f"{path} is damaged; restore it, or give another run") from None
     if not rows:

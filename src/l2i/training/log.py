@@ -20,6 +20,14 @@ EVERY = 5.0  # seconds between lines where there is no terminal to draw a bar on
 Row = dict[str, float | int | None]
 
 
+def rows_of(content: bytes) -> list[Row]:
+    """The evaluations that metrics.jsonl holds; one of several errors where it does not hold any such."""
+    rows: list[Row] = [json.loads(line) for line in content.splitlines()]
+    if not all(row["step"] and "test" in row and "validation" in row for row in rows):
+        raise ValueError("not rows of metrics")
+    return rows
+
+
 class Metrics:
     """One JSON object an evaluation. Rows written after the last checkpoint are dropped when a run goes on."""
 
@@ -29,9 +37,7 @@ class Metrics:
             raise InputError(f"{path} is shorter than the checkpoint says; restore it, or give another --out")
         try:
             kept = path.read_bytes()[:size] if size else b""
-            self.rows: list[Row] = [json.loads(line) for line in kept.splitlines()]
-            if not all(row["step"] and "test" in row and "validation" in row for row in self.rows):
-                raise ValueError("not rows of metrics")
+            self.rows = rows_of(kept)
         except (OSError, ValueError, TypeError, KeyError):
             raise InputError(f"{path} is damaged; restore it, or give another --out") from None
         self.file = path.open("ab")

@@ -18,7 +18,7 @@ from l2i.errors import NonFiniteCost, Stopped
 from l2i.training import folder as folders
 from l2i.training.build import placed
 from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
-from l2i.training.evaluate import Curve, best_step, definition, final_figure, is_evaluated
+from l2i.training.evaluate import best_step, curve, definition, final_figure, is_evaluated
 from l2i.training.folder import BEST, Result
 from l2i.training.log import Bar, Events, Metrics, Row
 from l2i.training.probe import probe
@@ -149,15 +149,11 @@ class Training:
         self.began += time.monotonic() - began
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
-    def curve(self, part: str) -> Curve:
-        """The figure at each evaluation so far."""
-        return {int(row["step"] or 0): float(row[part] or 0) for row in self.metrics.rows if row[part] is not None}
-
     def keep_best(self, step: int) -> None:
         """Early stopping: the averaged model with the best validation figure so far is what stays of a run."""
-        if self.run.final == "best" and best_step(self.curve("validation")) == step:
+        if self.run.final == "best" and best_step(curve(self.metrics.rows, "validation")) == step:
             teacher = {f"teacher.{name}": t for name, t in self.trainer.teacher.model.state_dict().items()}
-            save_checkpoint(self.folder / BEST, step, teacher, {"step": step}, keep=1)
+            save_checkpoint(self.folder / BEST, step, teacher, {"step": step})
 
     def save(self, step: int) -> None:
         """A checkpoint of a state that is known to be good."""
@@ -175,11 +171,11 @@ class Training:
         save_checkpoint(self.saved, step, state, meta)
 
     def result(self) -> Result:
-        run, task, validation = self.run, self.trainer.task, self.curve("validation")
+        run, task, validation = self.run, self.trainer.task, curve(self.metrics.rows, "validation")
         final = partial(final_figure, validation=validation, steps=run.steps, final=run.final)
         return Result(
             name=run.name,
-            figure=final(self.curve("test")),
+            figure=final(curve(self.metrics.rows, "test")),
             figure_name=task.figure_name,
             definition=f"{task.meaning}; {definition(run.steps, run.final)}",
             validation=final(validation) if validation else None,

@@ -43,6 +43,12 @@ class Unlabeled(NamedTuple):
     def strong(self) -> Tensor:
         return self.views["strong"]
 
+    def first(self, count: int) -> Unlabeled:
+        """The first samples."""
+        frame = None if self.frame is None else Frame(*(part[:count] for part in self.frame))
+        noise = None if self.noise is None else self.noise[:count]
+        return Unlabeled({name: view[:count] for name, view in self.views.items()}, frame, noise)
+
 
 class Mix(NamedTuple):
     """MixUp's draws for the labelled and unlabelled rows together."""
@@ -76,17 +82,25 @@ class Imputed(NamedTuple):
         return Imputed(self.z.detach(), self.weight.detach())
 
 
+class Seen(NamedTuple):
+    """What the net at θ has made of some inputs."""
+
+    features: Tensor  # Φ^f(x), [B, F]
+    outputs: Tensor  # Φ(x), [B, C]
+
+
 class Student(NamedTuple):
     """What is trained towards z. The rule: `inputs` are free of z, and z enters in `cost` alone."""
 
     inputs: Tensor
     cost: Callable[[Tensor, Imputed], Tensor]  # of outputs and imputed labels, a mean
+    seen: Seen | None = None  # where the net at θ has passed the inputs before, so that it need not again
 
     def evaluate(self, net: Net, imputed: Imputed) -> Tensor:
         return self.cost(net(self.inputs), imputed)
 
     def weighted(self, weight: float) -> Student:
-        return Student(self.inputs, lambda outputs, imputed: weight * self.cost(outputs, imputed))
+        return self._replace(cost=lambda outputs, imputed: weight * self.cost(outputs, imputed))
 
     def joined(self, other: Student) -> Student:
         """Both students as one: their inputs in one forward, the sum of their costs."""

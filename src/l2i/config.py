@@ -98,6 +98,13 @@ class L2I:
     """Whether C^T takes part in the inner step, as in the paper."""
     inner_weight: float = 1.0
     """Weight of C^U in the inner step; the paper leaves λ out there."""
+    outer_every: int = 1
+    """The outer step is taken at every n-th step, the others are the base method's alone."""
+    outer_unlabeled: int = 0
+    """Unlabelled samples of the outer step, the first ones of the mini-batch; 0 for all of them."""
+    share: bool = True
+    """Whether base and outer step share forwards, where both are at one θ; the gradient is the same, but that with
+    outer_unlabeled the shared features have the whole mini-batch's BatchNorm statistics."""
     outer_optimizer: Literal["shared", "own"] = "shared"
     """paper: the second step goes through the base optimizer, or one of its own."""
     outer_rate: float | None = None
@@ -120,8 +127,12 @@ class Run:
     """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
     threads: int = 0
     """CPU threads of torch; 0 leaves its choice. Small networks are fastest, and the same everywhere, with 1."""
-    precision: Literal["float32", "bf16", "float64"] = "float32"
-    """Of the forwards: bf16 is autocast, with parameters and costs in float32."""
+    precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
+    """Of the forwards: bf16 is autocast, with parameters and costs in float32; tf32 is float32 with the matrix units'
+    rounding. auto: bf16 on a GPU, where nothing is lost in its rounding, and float32 elsewhere."""
+    engine: Literal["auto", "eager", "graph"] = "auto"
+    """How a step is taken: operation by operation, or recorded once as a CUDA graph and replayed; auto takes the graph
+    on a GPU, where the data is held there."""
     eval_every: int = 100
     """Steps between evaluations; in runs of 1,000 steps or more, the last 2 % of the steps have 20 more."""
     save_every: int = 500

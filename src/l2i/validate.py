@@ -52,6 +52,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "l2i.eta_z": (0, 1e12),
     "l2i.inner_steps": (1, 1000),
     "l2i.inner_weight": (1e-9, 1e9),
+    "l2i.outer_every": (1, MANY),
+    "l2i.outer_unlabeled": (0, MANY),
     "l2i.outer_rate": (1e-12, 1e30),
     "optim.lr": (1e-12, 1e30),
     "optim.momentum": (0, 0.99999),
@@ -86,10 +88,20 @@ def validate(run: Run) -> None:
         raise InputError("optim.schedule='step' needs optim.milestones, the steps at which the rate falls")
     if run.optim.nesterov and (run.optim.name != "sgd" or not run.optim.momentum):
         raise InputError("optim.nesterov is for optim.name='sgd' with an optim.momentum above 0; leave it out")
-    if run.precision == "bf16" and getattr(run.method, "xi", 1.0) < COARSE:
-        raise InputError(f"method.xi={run.method.xi} is lost in the rounding of bf16; use 1 or more, or float32")  # type: ignore[attr-defined]
+    lost = lost_in_bf16(run)
+    if run.precision == "bf16" and lost is not None:
+        raise InputError(lost)
     if run.l2i.outer_update != "off":
         _outer(run, run.l2i)
+
+
+def lost_in_bf16(run: Run) -> str | None:
+    """What of a run would drown in the rounding of bf16, and what to do about it."""
+    if getattr(run.method, "xi", 1.0) < COARSE:
+        return f"method.xi={run.method.xi} is lost in the rounding of bf16; use 1 or more, or float32"  # type: ignore[attr-defined]
+    if run.l2i.outer_update != "off" and run.l2i.hypergradient == "finite_difference":
+        return "finite differences are lost in the rounding of bf16; use precision='float32'"
+    return None
 
 
 def fields_of(section: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -121,8 +133,15 @@ def _outer(run: Run, l2i: L2I) -> None:
         raise InputError(f"l2i.inner_steps={l2i.inner_steps} needs l2i.hypergradient='exact'; the last layer takes one")
     if l2i.hypergradient == "last_layer_paper" and l2i.inner_weight != 1:
         raise InputError("l2i.hypergradient='last_layer_paper' knows no l2i.inner_weight; use 'last_layer'")
-    if l2i.hypergradient == "finite_difference" and run.precision == "bf16":
-        raise InputError("finite differences are lost in the rounding of bf16; use precision='float32'")
+    if l2i.outer_unlabeled > run.batch.unlabeled:
+        raise InputError(
+            f"l2i.outer_unlabeled={l2i.outer_unlabeled} is more than batch.unlabeled={run.batch.unlabeled}; use less"
+        )
+    if l2i.outer_unlabeled and l2i.outer_target == "method" and run.method.mix_alpha is not None:
+        raise InputError(
+            f"{run.method.name} mixes the samples of the whole mini-batch, so its own labels cannot be learned on "
+            "part of it; use l2i.outer_target='soft' or l2i.outer_unlabeled=0"
+        )
     if l2i.outer_optimizer == "own" and l2i.outer_rate is None:
         raise InputError("l2i.outer_optimizer='own' needs l2i.outer_rate, its learning rate")
     if l2i.inner_steps != 1 and l2i.eta is None:

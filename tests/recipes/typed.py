@@ -10,7 +10,8 @@ from l2i.recipes.cells import Cell
 # What the paper and those it follows have no number for, or what is off everywhere: these keep the library's defaults
 DEFAULTS: dict[str, Any] = {
     "seed": 0,
-    "precision": "float32",
+    "precision": "auto",
+    "engine": "auto",
     "model.dropout": 0.0,
     "data.weak.crop": 0,
     "data.weak.shift": 0,
@@ -36,6 +37,9 @@ DEFAULTS: dict[str, Any] = {
     "l2i.outer_optimizer": "shared",
     "l2i.outer_rate": None,
     "l2i.rho": 0.3,
+    "l2i.outer_every": 1,
+    "l2i.outer_unlabeled": 0,
+    "l2i.share": True,
     "optim.momentum": 0.9,
     "optim.nesterov": False,
     "optim.milestones": (),

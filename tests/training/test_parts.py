@@ -20,14 +20,14 @@ from l2i.training.optim import Stepper, rate_factor
 
 def test_the_teacher_averages_parameters_and_copies_buffers() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    teacher = Teacher(model, decay=0.9)
+    teacher = Teacher(model)
     average = model[0].weight.detach().clone()
     for step in range(20):
         with torch.no_grad():
             model[0].weight.normal_()
             model[1].running_mean.normal_()
-        teacher.update(model, step)
         alpha = min(1 - 1 / (step + 1), 0.9)
+        teacher.update(model, torch.tensor(1 - alpha))
         average = alpha * average + (1 - alpha) * model[0].weight.detach()
     assert torch.allclose(teacher.model[0].weight, average, atol=1e-6)
     assert torch.equal(teacher.model[1].running_mean, model[1].running_mean)
@@ -53,10 +53,10 @@ def test_a_stepper_is_its_torch_optimizer(optim: Optim) -> None:
         reference: torch.optim.Optimizer = torch.optim.Adam([theirs], lr=0.1)
     else:
         reference = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
-    stepper = Stepper({"w": mine}, optim, steps=5)
-    for step in range(5):
+    stepper = Stepper({"w": mine}, optim)
+    for _ in range(5):
         gradient = torch.randn(3)
-        stepper({"w": gradient}, step)
+        stepper({"w": gradient}, torch.tensor(1.0))
         stepper.decay()
         theirs.grad = gradient
         reference.step()
@@ -65,7 +65,7 @@ def test_a_stepper_is_its_torch_optimizer(optim: Optim) -> None:
 
 def test_decoupled_decay_shrinks_whatever_the_rate() -> None:
     weight = nn.Parameter(torch.ones(3))
-    stepper = Stepper({"w": weight}, Optim(lr=1e-9, weight_decay=0.1), steps=1)
+    stepper = Stepper({"w": weight}, Optim(lr=1e-9, weight_decay=0.1))
     stepper.decay()
     assert weight.tolist() == pytest.approx([0.9] * 3)
 
@@ -117,19 +117,30 @@ def values(**changes: float) -> dict[str, torch.Tensor]:
 
 def test_the_meter_reads_means_and_starts_again() -> None:
     meter = Meter(torch.device("cpu"))
-    meter.add(values(c_t=1.0), 0)
-    meter.add(values(c_t=3.0), 1)
+    meter.add(values(c_t=1.0), torch.tensor(0))
+    meter.add(values(c_t=3.0), torch.tensor(1))
     assert meter.read()["c_t"] == 2.0
-    meter.add(values(c_t=5.0), 2)
+    meter.add(values(c_t=5.0), torch.tensor(2))
     assert meter.read()["c_t"] == 5.0
+
+
+def test_the_meter_counts_the_outer_steps_values_where_there_was_one() -> None:
+    meter = Meter(torch.device("cpu"))
+    meter.add(values(c_h=4.0), torch.tensor(0))
+    for step in (1, 2, 3):
+        base = {
+            name: value for name, value in values(c_t=5.0).items() if name in ("c_t", "c_u", "gradient", "parameters")
+        }
+        meter.add(base, torch.tensor(step))
+    assert (meter.read()["c_h"], meter.count.tolist()) == (4.0, [0] * len(NAMES))
 
 
 def test_the_meter_names_the_first_bad_step_and_cost() -> None:
     meter = Meter(torch.device("cpu"))
-    meter.add(values(), 0)
+    meter.add(values(), torch.tensor(0))
     meter.check()
-    meter.add(values(c_u=math.nan), 1)
-    meter.add(values(c_u=math.nan, c_t=math.inf), 2)
+    meter.add(values(c_u=math.nan), torch.tensor(1))
+    meter.add(values(c_u=math.nan, c_t=math.inf), torch.tensor(2))
     with pytest.raises(NonFiniteCost, match="c_u is not finite from step 2 on"):
         meter.check()
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from l2i.batch import Params
+from l2i.bilevel.dual import DualBatchNorm
 
 # of ‖θ‖, for differences: as small as rounding allows, since kinks (ReLU, max pooling) err in proportion to it
 STEP = {torch.float64: 1e-8, torch.float32: 1e-5}
@@ -23,7 +24,7 @@ class Directional(Protocol):
 
 def forward_mode(function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]:
     """One pass with dual numbers; they take gradients too, for functions that are themselves a gradient."""
-    with torch.enable_grad(), forward_ad.dual_level():
+    with torch.enable_grad(), forward_ad.dual_level(), DualBatchNorm():
         duals = {
             name: forward_ad.make_dual(p.detach().requires_grad_(), v[name].detach()) for name, p in params.items()
         }

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from l2i.batch import Params
-from l2i.bilevel.inner import lookahead
+from l2i.batch import Net, Params, Seen
 from l2i.errors import InputError
 
 
@@ -40,25 +38,24 @@ class Head:
         """What the head makes of features at `params`; linear, so a direction in its space gives a tangent."""
         return F.linear(features, params[self.weight], None if self.bias is None else params[self.bias])
 
-    def features_and_outputs(self, model: nn.Module, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Φ^f(x) and Φ(x) at `params`, for any module whose output is its head's output."""
-        seen: list[tuple[Tensor, Tensor]] = []
+    def see(self, net: Net, x: Tensor) -> Seen:
+        """Φ^f(x) and Φ(x), for any net of this head's model whose output is its head's output."""
+        seen: list[Seen] = []
         dtype = self.module.weight.dtype
 
         def record(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            seen.append((inputs[0].to(dtype), output.to(dtype)))
-            return seen[-1][1]
+            seen.append(Seen(inputs[0].to(dtype), output.to(dtype)))
+            return seen[-1].outputs
 
         handle = self.module.register_forward_hook(record)
         try:
-            with torch.no_grad():
-                outputs = lookahead(model, params)(x)
+            outputs = net(x)
         finally:
             handle.remove()
-        if len(seen) != 1 or outputs is not seen[0][1]:
+        if len(seen) != 1 or outputs is not seen[0].outputs:
             raise InputError(
-                f"the output of {type(model).__name__} is not the output of its head {self.module}, as 'last_layer' "
-                "needs it to be; leave out what comes after the head, name another head, or use hypergradient='exact'"
+                f"the model's output is not the output of its head {self.module}, as 'last_layer' needs it to be; "
+                "leave out what comes after the head, name another head, or use hypergradient='exact'"
             )
         return seen[0]
 

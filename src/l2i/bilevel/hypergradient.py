@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from l2i.batch import Imputed, Net, Params, Student
+from l2i.batch import Imputed, Net, Params, Seen, Student
 from l2i.bilevel.directional import Directional, central_difference, forward_mode
 from l2i.bilevel.head import Head
 from l2i.bilevel.inner import Inner, detached, gradient, inner_step, lookahead
@@ -35,7 +35,7 @@ class Hypergradient(Protocol):
         imputed: Imputed,
         c_h: Cost,
         *,
-        eta: float | None,
+        eta: float | Tensor | None,
         inner_steps: int = 1,
         c_t: Cost | None = None,
         head: nn.Linear | str | None = None,
@@ -49,7 +49,7 @@ def exact(
     imputed: Imputed,
     c_h: Cost,
     *,
-    eta: float | None,
+    eta: float | Tensor | None,
     inner_steps: int = 1,
     c_t: Cost | None = None,
     head: nn.Linear | str | None = None,
@@ -66,7 +66,7 @@ def finite_difference(
     imputed: Imputed,
     c_h: Cost,
     *,
-    eta: float | None,
+    eta: float | Tensor | None,
     inner_steps: int = 1,
     c_t: Cost | None = None,
     head: nn.Linear | str | None = None,
@@ -77,13 +77,13 @@ def finite_difference(
 
 
 def _through_all(
-    directional: Directional, inner: Inner, params: Params, c_h: Cost, *, eta: float | None, inner_steps: int
+    directional: Directional, inner: Inner, params: Params, c_h: Cost, *, eta: float | Tensor | None, inner_steps: int
 ) -> Tensor:
     """The reverse recursion over θ_0 … θ_K: λ_K = ∇C^H(θ_K), then d_z and λ_k = λ_{k+1} − η ∇²C(θ_k) λ_{k+1}."""
     path = [detached(params)]
-    for _ in range(inner_steps if eta is not None else 0):
-        path.append(inner_step(inner.cost, path[-1], eta=eta or 0.0))
     rate = 1.0 if eta is None else eta
+    for _ in range(inner_steps if eta is not None else 0):
+        path.append(inner_step(inner.cost, path[-1], eta=rate))
     adjoint = gradient(partial(inner.held_cost, c_h), path[-1])
     d_z = torch.zeros_like(inner.imputed.z)
     for k in reversed(range(max(1, len(path) - 1))):
@@ -127,7 +127,7 @@ def last_layer(
     imputed: Imputed,
     c_h: Cost,
     *,
-    eta: float | None,
+    eta: float | Tensor | None,
     inner_steps: int = 1,
     c_t: Cost | None = None,
     head: nn.Linear | str | None = None,
@@ -151,7 +151,7 @@ def last_layer_paper(
     imputed: Imputed,
     c_h: Cost,
     *,
-    eta: float | None,
+    eta: float | Tensor | None,
     inner_steps: int = 1,
     c_t: Cost | None = None,
     head: nn.Linear | str | None = None,
@@ -171,15 +171,14 @@ def _head_tangent(
     c_h: Cost,
     head: Head,
     *,
-    eta: float | None,
+    eta: float | Tensor | None,
     inner_steps: int,
     moves: Literal["head", "all"],
 ) -> tuple[Tensor, Tensor]:
     """The student's outputs, and their derivative along V = ∇_head C^H(θ*)."""
     if inner_steps != 1:
         raise InputError(f"inner_steps={inner_steps} needs hypergradient='exact'; the last layer takes one step")
-    with inner.replayed(params):
-        features, outputs = head.features_and_outputs(inner.model, detached(params), inner.student.inputs)
+    features, outputs = _seen(inner, params, head)
 
     def head_cost(theta: Params) -> Tensor:
         """C(θ, z) where only the head moves: the encoder's features are shared by θ and θ*."""
@@ -196,6 +195,14 @@ def _head_tangent(
     return outputs, head.apply(features, v)
 
 
+def _seen(inner: Inner, params: Params, head: Head) -> Seen:
+    """What θ makes of the student's inputs."""
+    if inner.student.seen is not None:
+        return inner.student.seen
+    with inner.replayed(params), torch.no_grad():
+        return head.see(lookahead(inner.model, detached(params)), inner.student.inputs)
+
+
 def unrolled(
     model: nn.Module,
     params: Params,
@@ -203,7 +210,7 @@ def unrolled(
     imputed: Imputed,
     c_h: Cost,
     *,
-    eta: float | None,
+    eta: float | Tensor | None,
     inner_steps: int = 1,
     c_t: Cost | None = None,
     head: nn.Linear | str | None = None,

@@ -27,7 +27,7 @@ class OuterStep:
 
     hypergradient: Hypergradient = last_layer
     labels: Labels = field(default_factory=OutputLabels)
-    eta: float | None = None
+    eta: float | Tensor | None = None
     """Inner rate; None for the limit of small η."""
     inner_steps: int = 1
     inner_weight: float = 1.0
@@ -87,10 +87,14 @@ def scaled_to(base: Params, outer: Params, *, ratio: float) -> Params:
     """g_outer with a norm of `ratio` times that of g_base; nothing, where it has vanished."""
     size = norm(outer)
     scale = torch.where(size > 0, ratio * norm(base) / size, size)
-    return {name: scale * g for name, g in outer.items()}
+    return dict(zip(outer, torch._foreach_mul(list(outer.values()), scale), strict=True))
+
+
+def added(one: Params, other: Params) -> Params:
+    """The sum of two gradients."""
+    return dict(zip(one, torch._foreach_add(list(one.values()), [other[name] for name in one]), strict=True))
 
 
 def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:
     """g_base + ρ · ‖g_base‖/‖g_outer‖ · g_outer: both gradients in one optimizer step, at a fixed ratio."""
-    added = scaled_to(base, outer, ratio=rho)
-    return {name: g + added[name] for name, g in base.items()}
+    return added(base, scaled_to(base, outer, ratio=rho))

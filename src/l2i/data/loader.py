@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from l2i.batch import Batch, Labeled, Mix, Unlabeled
 from l2i.data.augment import Augment
 from l2i.data.frames import Frame
-from l2i.data.split import Samples, Splits
+from l2i.data.split import Splits
 from l2i.data.stream import Stream
 from l2i.errors import InputError
 from l2i.methods.base import Method
@@ -59,6 +59,8 @@ class Loader:
         self.seed, self.steps, self.holdout = seed, steps, holdout
         self.device = splits.labeled.y.device
         self.generator = Generator(self.device)
+        self.step = 0
+        self.progress = torch.zeros((), device=self.device)
         self.quantiles = None if method.mix_alpha is None else beta_quantiles(method.mix_alpha).to(self.device)
         self.streams: dict[str, Stream] = {}
         self.rows: dict[str, Callable[[int], Tensor]] = {}
@@ -70,37 +72,51 @@ class Loader:
                 self.streams[part] = Stream(files, rows, device=self.device, steps=steps, workers=workers)
 
     def draw(self, step: int) -> Batch:
-        """All that is random in a step: which samples, their views, the mixing; the hold-out comes last."""
+        """All that is random in a step."""
+        self.turn_to(step)
+        return self.take()
+
+    def turn_to(self, step: int) -> None:
+        """What `take` draws from here on is that of `step`."""
+        self.step = step
         self.generator.manual_seed(step_seed(f"{self.seed}/{step}"))
-        labeled = self.labeled("labeled", step)
-        unlabeled = self.unlabeled(step) if self.method.views else Unlabeled({})
+        self.progress.fill_(step / self.steps)
+
+    def take(self, *, holdout: bool = True) -> Batch:
+        """Which samples, their views, the mixing; the hold-out comes last. On the device, this can be recorded."""
+        labeled = self.labeled("labeled")
+        unlabeled = self.unlabeled() if self.method.views else Unlabeled({})
         mix = None if self.quantiles is None else self.mix(self.quantiles)
-        holdout = self.labeled("holdout", step) if self.holdout else None
-        progress = torch.full((), step / self.steps, device=self.device)
-        return Batch(labeled, unlabeled, mix, holdout, progress)
+        held = self.labeled("holdout") if self.holdout and holdout else None
+        return Batch(labeled, unlabeled, mix, held, self.progress.clone())
 
-    def labeled(self, part: str, step: int) -> Labeled:
-        x, y = self.fetch(part, step)
+    def labeled(self, part: str) -> Labeled:
+        x, y = self.fetch(part)
         view, frame = self.weak(x, self.generator)
-        return Labeled(self.splits.inputs(view), self.task.move(self.task.encode(y), frame))
+        return Labeled(self.inputs(view), self.task.move(self.task.encode(y), frame))
 
-    def unlabeled(self, step: int) -> Unlabeled:
-        x = self.fetch("unlabeled", step)[0]
+    def unlabeled(self) -> Unlabeled:
+        x = self.fetch("unlabeled")[0]
         views: dict[str, Tensor] = {}
         frames: dict[str, Frame | None] = {}
         for name in dict.fromkeys(self.method.views):
             view, frames[name] = (self.strong if name == "strong" else self.weak)(x, self.generator)
-            views[name] = self.splits.inputs(view)
+            views[name] = self.inputs(view)
         here, there = frames["weak"], frames[self.method.student_view]
         frame = None if there is None or here is None else here.inverse().then(there)
         return Unlabeled(views, frame, self.direction(views["weak"]) if self.method.searches_input else None)
 
+    def inputs(self, view: Tensor) -> Tensor:
+        """A view as the network takes it; images on a GPU in the order in which its convolutions are fastest."""
+        x = self.splits.inputs(view)
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+
     def direction(self, x: Tensor) -> Tensor:
         return torch.randn(x.shape, generator=self.generator, device=x.device, dtype=x.dtype)
 
-    def fetch(self, part: str, step: int) -> tuple[Tensor, Tensor]:
-        """A step's samples of one set, raw: grey levels of images are floats from here on."""
-        samples: Samples = getattr(self.splits, part)
+    def fetch(self, part: str) -> tuple[Tensor, Tensor]:
+        """The step's samples of one set, raw: grey levels of images are floats from here on."""
+        samples, step = getattr(self.splits, part), self.step
         if part == "unlabeled" and part in self.streams:
             x, y = self.streams[part](step), samples.y[:0]  # drawing a million rows again for nobody takes a while
         elif part in self.streams:

@@ -50,7 +50,7 @@ def randaugment(
 ) -> Tensor:
     """Each image of grey levels 0 to 255 after `layers` operations of its own, each done with `probability`."""
     op, magnitude = draw((layers, len(x)), generator, probability)
-    if x.is_cuda and layers:
+    if x.is_cuda and layers and not torch.cuda.is_current_stream_capturing():
         return _recorded(x.shape, layers, x.dtype, x.device, fill)(x, op, magnitude)
     return in_turn(x, op, magnitude, fill)
 

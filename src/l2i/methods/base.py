@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from l2i.batch import Batch, Imputed, Net, Student
+from l2i.lanes import IN_TURN, Lanes
 from l2i.shares import resolved
 from l2i.tasks.base import Task
 
@@ -77,12 +78,22 @@ class Method:
         """C^T, a student too: its targets are known, but a method may mix z into them."""
         return Student(batch.labeled.x, lambda outputs, _: task.loss(outputs, batch.labeled.y))
 
-    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch) -> Costs:
+    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch, lanes: Lanes = IN_TURN) -> Costs:
         """C^T and C^U of the base step: no gradient reaches the imputed labels."""
-        with torch.no_grad():
+        with lanes("impute"), torch.no_grad():
             imputed = self.impute(task, imputer, batch)
-        c_t = self.supervised(task, net, batch).evaluate(net, imputed)
-        c_u = self.student(task, imputer, batch).evaluate(net, imputed)
+        with lanes("labeled"):
+            supervised = self.supervised(task, net, batch)
+            outputs = net(supervised.inputs)
+            if self.mixes_labels:
+                lanes.wait("impute")
+            c_t = supervised.cost(outputs, imputed)
+        with lanes("student"):
+            student = self.student(task, imputer, batch)
+            outputs = net(student.inputs)
+            lanes.wait("impute")  # the student is passed while labels are imputed: its inputs are free of them
+            c_u = student.cost(outputs, imputed)
+        lanes.keep(imputed)
         return Costs(c_t, c_u)
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 
 from l2i.batch import Batch, Net
+from l2i.lanes import IN_TURN, Lanes
 from l2i.methods.base import Costs, Method, View
 from l2i.tasks.base import Task
 
@@ -21,6 +22,7 @@ class Supervised(Method):
     def views(self) -> tuple[View, ...]:
         return ()
 
-    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch) -> Costs:
-        c_t = task.loss(net(batch.labeled.x), batch.labeled.y)
+    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch, lanes: Lanes = IN_TURN) -> Costs:
+        with lanes("labeled"):
+            c_t = task.loss(net(batch.labeled.x), batch.labeled.y)
         return Costs(c_t, torch.zeros_like(c_t))

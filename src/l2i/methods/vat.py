@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from l2i.batch import Batch, Imputed, Net, Student
+from l2i.lanes import IN_TURN, Lanes
 from l2i.methods.base import Costs, Method, View
 from l2i.tasks.base import Task
 
@@ -39,12 +40,13 @@ class VAT(Method):
 
         return Student(batch.unlabeled.weak + self.adversarial(task, net, batch), divergence)
 
-    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch) -> Costs:
+    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch, lanes: Lanes = IN_TURN) -> Costs:
         """The entropy is no part of what λ ramps up: it goes with C^T."""
-        costs = super().costs(task, net, imputer, batch)
+        costs = super().costs(task, net, imputer, batch, lanes)
         if not self.entropy:
             return costs
-        return costs._replace(c_t=costs.c_t + self.entropy * entropy_of(net(batch.unlabeled.weak)).mean())
+        with lanes("labeled"):
+            return costs._replace(c_t=costs.c_t + self.entropy * entropy_of(net(batch.unlabeled.weak)).mean())
 
     def adversarial(self, task: Task, net: Net, batch: Batch) -> Tensor:
         """r: the gradient of the divergence at a small random step, made ε long; no gradient goes through it."""

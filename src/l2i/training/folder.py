@@ -24,7 +24,7 @@ if sys.platform != "win32":
 
 LOCK = ".lock"
 BEST = "best"  # the folder of the averaged model that early stopping chose
-ELSEWHERE = ("out", "device", "data.root", "data.workers")  # fields that may differ when a run goes on
+ELSEWHERE = ("out", "device", "engine", "data.root", "data.workers")  # fields that may differ when a run goes on
 
 
 @dataclass(frozen=True, kw_only=True)

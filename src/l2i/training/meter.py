@@ -8,7 +8,7 @@ from torch import Tensor
 from l2i.batch import Params
 from l2i.errors import NonFiniteCost
 
-NAMES = ("c_t", "c_u", "c_h", "gradient", "outer_ratio", "outer_ratio_raw", "parameters")
+NAMES = ("c_t", "c_u", "gradient", "parameters", "c_h", "outer_ratio", "outer_ratio_raw")  # an outer step's come last
 
 
 class Meter:
@@ -16,15 +16,18 @@ class Meter:
 
     def __init__(self, device: torch.device) -> None:
         self.total = torch.zeros(len(NAMES), dtype=torch.float64, device=device)
-        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self.count = torch.zeros(len(NAMES), dtype=torch.int64, device=device)
         self.first_bad = torch.full((len(NAMES),), -1, device=device)
 
-    def add(self, values: dict[str, Tensor], step: int) -> None:
-        """Take in a step's values; nothing leaves the device."""
-        row = torch.stack([values[name].detach().double() for name in NAMES])
-        self.total += row
-        self.count += 1
-        self.first_bad = torch.where((self.first_bad < 0) & ~row.isfinite(), step, self.first_bad)
+    def add(self, values: dict[str, Tensor], step: Tensor) -> None:
+        """Take in a step's values, those of the outer step where there was one; nothing leaves the device."""
+        names = [name for name in NAMES if name in values]
+        assert names == list(NAMES[: len(names)])
+        row = torch.stack([values[name].detach().double() for name in names])
+        self.total[: len(row)] += row
+        self.count[: len(row)] += 1
+        first = self.first_bad[: len(row)]
+        first.copy_(torch.where((first < 0) & ~row.isfinite(), step, first))
 
     def check(self) -> None:
         """Raise if any value has stopped being a number, naming the first step and value."""
@@ -39,8 +42,7 @@ class Meter:
     def read(self) -> dict[str, float]:
         """The means, and a new start; raises where a value is not a number."""
         self.check()
-        count = max(1, int(self.count))
-        means = dict(zip(NAMES, (self.total / count).tolist(), strict=True))
+        means = dict(zip(NAMES, (self.total / self.count.clamp_min(1)).tolist(), strict=True))
         self.total.zero_()
         self.count.zero_()
         return means

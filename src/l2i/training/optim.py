@@ -24,26 +24,28 @@ def rate_factor(optim: Optim, step: int, steps: int) -> float:
 class Stepper:
     """An optimizer over θ that takes its gradient as an argument."""
 
-    def __init__(self, params: Params, optim: Optim, *, steps: int, lr: float | None = None) -> None:
-        self.params, self.optim, self.steps = params, optim, steps
+    def __init__(self, params: Params, optim: Optim, *, lr: float | None = None) -> None:
+        self.params, self.optim = params, optim
         self.lr = optim.lr if lr is None else lr
         values, l2 = list(params.values()), optim.weight_decay if optim.decay == "l2" else 0.0
+        on_gpu = values[0].is_cuda  # there one kernel steps all parameters, and reads the rate on the device
+        rate = torch.full((), self.lr, device=values[0].device) if on_gpu else self.lr
         self.optimizer: torch.optim.Optimizer
         if optim.name == "adam":
-            self.optimizer = torch.optim.Adam(values, lr=self.lr, weight_decay=l2)
+            self.optimizer = torch.optim.Adam(values, lr=rate, weight_decay=l2, fused=on_gpu, capturable=on_gpu)
         else:
             nesterov = optim.nesterov and optim.momentum > 0
             self.optimizer = torch.optim.SGD(
-                values, lr=self.lr, momentum=optim.momentum, nesterov=nesterov, weight_decay=l2
+                values, lr=rate, momentum=optim.momentum, nesterov=nesterov, weight_decay=l2, fused=on_gpu
             )
 
-    def rate(self, step: int) -> float:
-        return self.lr * rate_factor(self.optim, step, self.steps)
-
-    def __call__(self, gradient: Params, step: int) -> None:
-        """θ ← θ − opt(gradient)."""
+    def __call__(self, gradient: Params, factor: Tensor) -> None:
+        """θ ← θ − opt(gradient), at `factor` times the learning rate."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(step)
+            if isinstance(group["lr"], Tensor):
+                group["lr"].copy_(self.lr * factor)
+            else:
+                group["lr"] = self.lr * float(factor)
         for name, p in self.params.items():
             p.grad = gradient[name]
         self.optimizer.step()
@@ -61,6 +63,12 @@ class Stepper:
         return {f"{i}.{key}": value for i, s in states.items() for key, value in s.items() if isinstance(value, Tensor)}
 
     def load(self, tensors: Params) -> None:
+        """Take the moments over, into those there are, since a recorded step goes on with them."""
+        mine = self.state()
+        if mine.keys() == tensors.keys():
+            for name, value in tensors.items():
+                mine[name].copy_(value)
+            return
         states: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             index, _, key = name.partition(".")

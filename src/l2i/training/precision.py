@@ -1,7 +1,35 @@
-"""Mixed precision: bf16 inside forwards; parameters, costs and look-ahead steps stay in float32."""
+"""Precision: bf16 or TF32 inside forwards; parameters, costs and look-ahead steps stay in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from l2i.config import Run
+from l2i.validate import lost_in_bf16
+
+
+def precision_of(run: Run, device: torch.device) -> str:
+    """The precision that the run asks for, or for 'auto' the fastest that loses nothing."""
+    if run.precision != "auto":
+        return run.precision
+    return "float32" if device.type != "cuda" or lost_in_bf16(run) else "bf16"
+
+
+@contextmanager
+def numerics(precision: str) -> Iterator[None]:
+    """On a GPU: cuDNN's fastest algorithms, and products of float32 in TF32 only where the run says so."""
+    matmul, cudnn, tf32 = torch.backends.cuda.matmul, torch.backends.cudnn, precision == "tf32"
+    before, fixed = matmul.allow_tf32, cudnn.deterministic
+    matmul.allow_tf32 = tf32
+    try:
+        with cudnn.flags(enabled=cudnn.enabled, benchmark=not fixed, deterministic=fixed, allow_tf32=tf32):
+            yield
+    finally:
+        matmul.allow_tf32 = before
 
 
 class Autocast(nn.Module):

@@ -21,6 +21,7 @@ from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
 from l2i.training.evaluate import best_step, curve, definition, final_figure, is_evaluated
 from l2i.training.folder import BEST, Result
 from l2i.training.log import Bar, Events, Metrics, Row
+from l2i.training.optim import rate_factor
 from l2i.training.probe import probe
 from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
@@ -120,7 +121,7 @@ class Training:
             "gradient": means["gradient"],
             "outer_ratio": means["outer_ratio"] if has_outer else None,
             "outer_ratio_raw": means["outer_ratio_raw"] if has_outer else None,
-            "lr": trainer.optimizer.rate(step - 1),
+            "lr": self.run.optim.lr * rate_factor(self.run.optim, step - 1, self.run.steps),
             **self.figures(),
         }
         for name, value in row.items():

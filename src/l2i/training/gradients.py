@@ -1,0 +1,120 @@
+"""The gradients of a step: of C^T + λ C^U, and of C^H through the imputed labels (Algorithm 1, lines 4 to 10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from l2i.batch import Batch, Imputed, Net, Params, Student
+from l2i.bilevel.head import Head
+from l2i.bilevel.hypergradient import Cost
+from l2i.bilevel.inner import leaves, lookahead
+from l2i.bilevel.outer import OuterGradient, OuterStep, added
+from l2i.config import Run
+from l2i.lanes import IN_TURN, Lanes
+from l2i.methods.base import Costs, Method
+from l2i.methods.pi_model import PiModel, SquashedPiModel
+from l2i.tasks.base import Task
+from l2i.training.clock import Clock
+from l2i.training.passed import Passed
+from l2i.training.statistics import Moving, Statistics
+
+
+class BaseGradient(NamedTuple):
+    """What the base step gives: its costs, and the gradient of C^T + λ C^U in parts that add up."""
+
+    costs: Costs
+    parts: list[Params]
+
+    @property
+    def gradient(self) -> Params:
+        return reduce(added, self.parts)
+
+
+class Nets(NamedTuple):
+    """Φ at one θ, as the parts of a step see it."""
+
+    moving: Moving  # labelled and student samples
+    student: Net  # the same, remembering what it passed where the outer step needs it too
+    imputer: Net
+    live: Net  # what imputes for the outer step
+    theta: Params  # what the outer gradient is taken with respect to
+
+
+class Gradients:
+    """Both gradients, for a run's method, task and network. `lanes` says what may go side by side."""
+
+    def __init__(
+        self, run: Run, task: Task, network: nn.Module, teacher: nn.Module, outer: OuterStep | None, clock: Clock
+    ) -> None:
+        self.run, self.task, self.network, self.outer_step, self.clock = run, task, network, outer, clock
+        self.imputer = {"model": network, "teacher": teacher}[run.method.imputer]
+        self.statistics = Statistics(network)
+        view = run.method.student_view
+        targets = {"soft": PiModel(student_view=view), "tanh": SquashedPiModel(student_view=view), "method": run.method}
+        self.outer_method: Method = targets[run.l2i.outer_target]
+        self.shares = False
+        """Whether an outer step at the same θ looks at what the base step has passed."""
+
+    def nets(self, params: Params, *, shared: bool = False) -> Nets:
+        """The nets at `params`; where they are shared, those that remember what they have passed."""
+        theta, l2i = leaves(params), self.run.l2i
+        moving, live = Moving(self.statistics, params), lookahead(self.network, theta)
+        own = self.imputer is self.network
+        imputer = live if own else lookahead(self.imputer, dict(self.imputer.named_parameters()))
+        if not shared or not self.shares or self.outer_step is None:
+            return Nets(moving, moving, imputer, live, theta)
+        last_layer = l2i.hypergradient.startswith("last_layer")
+        student = Passed(moving, Head.of(self.network, self.outer_step.head)) if last_layer else moving
+        if own and not l2i.outer_unlabeled:
+            imputer = live = Passed(live)  # the labels of both steps from one forward
+        return Nets(moving, student, imputer, live, theta)
+
+    def base(self, batch: Batch, nets: Nets, lanes: Lanes = IN_TURN) -> BaseGradient:
+        """The gradient of C^T + λ C^U(Z), with labels imputed at θ (or by the teacher)."""
+        costs = self.run.method.costs(self.task, nets.student, nets.imputer, batch, lanes)
+        with lanes("labeled"):
+            parts = [nets.moving.gradient(costs.c_t)]
+        if costs.c_u.requires_grad:
+            with lanes("student"):
+                parts.append(nets.moving.gradient(self.clock.weight * costs.c_u))
+        lanes.keep(costs, parts)
+        return BaseGradient(costs, parts)
+
+    def outer(self, batch: Batch, nets: Nets, lanes: Lanes = IN_TURN) -> OuterGradient:
+        """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""
+        assert self.outer_step is not None and batch.holdout is not None
+        method, task, held = self.outer_method, self.task, batch.holdout
+        if self.run.l2i.outer_unlabeled:
+            batch = batch._replace(unlabeled=batch.unlabeled.first(self.run.l2i.outer_unlabeled))
+        with lanes("outer"):
+            imputed = method.impute(task, nets.live, batch)
+            student = method.student(task, lookahead(self.network, nets.theta), batch)
+        lanes.keep(imputed, student)
+
+        def c_h(net: Net) -> Tensor:
+            cost = task.loss(net(held.x), held.y)
+            lanes.wait("outer")  # the labels: they are needed from here on
+            return cost
+
+        with lanes("holdout", *(() if self.outer_step.eta is None else ("outer",))):
+            if isinstance(nets.student, Passed):
+                student = student._replace(seen=nets.student.seen(student.inputs))
+            return self.through_labels(batch, nets, student, imputed, c_h)
+
+    def through_labels(self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost) -> OuterGradient:
+        """The outer step proper, with C^T in its inner step where the run says so."""
+        method, task, step = self.outer_method, self.task, self.outer_step
+        assert step is not None
+        if step.eta is not None:
+            step = replace(step, eta=self.clock.eta)
+        if not self.run.l2i.inner_supervised:
+            return step(self.network, nets.theta, student, imputed, c_h)
+        supervised: Student = method.supervised(task, lookahead(self.network, nets.theta), batch)
+        if method.mixes_labels:
+            return step(self.network, nets.theta, student, imputed, c_h, mixed_c_t=supervised)
+        fixed = imputed.detached()
+        return step(self.network, nets.theta, student, imputed, c_h, c_t=lambda net: supervised.evaluate(net, fixed))

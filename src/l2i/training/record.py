@@ -1,0 +1,64 @@
+"""A step as a CUDA graph: launching its many kernels one by one takes longer than running them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import Generator
+
+from l2i.errors import InputError
+from l2i.lanes import IN_TURN, Lanes, Streams
+
+WARM = 3  # steps taken one by one first: libraries choose their algorithms, and the optimizer makes its moments
+
+Step = Callable[[bool, Lanes], None]  # takes a step, with an outer one or without, in lanes
+
+
+class Recorder:
+    """Steps taken one by one at first, then recorded, one graph a kind of step, and replayed.
+
+    All that a step reads and writes stays where it is: the state in place, the step's numbers on the device, and the
+    generator, which is seeded before each step, registered with the graph.
+    """
+
+    def __init__(self, step: Step, generator: Generator, *, side_by_side: bool, must: bool) -> None:
+        self.step, self.generator, self.must = step, generator, must
+        self.lanes: Lanes = Streams(generator.device) if side_by_side else IN_TURN
+        self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self.taken: Counter[bool] = Counter()
+        self.stream = torch.cuda.Stream(generator.device)
+        self.failed = False
+
+    def __call__(self, outer: bool) -> None:
+        if outer in self.graphs:
+            self.graphs[outer].replay()
+            return
+        self.taken[outer] += 1
+        if self.failed or self.taken[outer] <= WARM or not self.recorded(outer):
+            self.step(outer, IN_TURN)
+
+    def recorded(self, outer: bool) -> bool:
+        """Record the step and replay it; False where that cannot be done."""
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        pool = next((known.pool() for known in self.graphs.values()), None)
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
+                self.step(outer, self.lanes)
+        except RuntimeError as error:
+            return self.give_up(error)
+        self.graphs[outer] = graph
+        graph.replay()
+        return True
+
+    def give_up(self, error: RuntimeError) -> bool:
+        """Say that steps are taken one by one from here on, or raise where the run asks for a graph."""
+        reason = str(error).splitlines()[0]
+        if self.must:
+            raise InputError(f"engine='graph': this step cannot be recorded ({reason}); use engine='eager'") from error
+        print(f"l2i: going on without a CUDA graph, which this step does not allow ({reason})", file=sys.stderr)
+        self.failed = True
+        return False

@@ -1,0 +1,46 @@
+"""A trainer's state as named tensors: its parts, its modules' values and the random generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from l2i.batch import Params
+from l2i.errors import InputError
+
+
+def generators(device: torch.device) -> Params:
+    """Those that dropout draws from; the loader's is seeded anew at each step."""
+    states = {"torch": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_generators(device: torch.device, states: Params) -> None:
+    """Back to what `generators` gave; a state from another kind of device is left out."""
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def draws_random(device: torch.device, forward: Callable[[], None]) -> bool:
+    """Whether a forward draws from these generators."""
+    before = generators(device)
+    forward()
+    return any(not torch.equal(state, before[name]) for name, state in generators(device).items())
+
+
+def part(tensors: Params, name: str) -> Params:
+    """The tensors of one part of a state, by their names within it."""
+    return {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
+
+
+def fill(model: nn.Module, tensors: Params) -> None:
+    """Load a module's state, which must be of the same network."""
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise InputError("the checkpoint is of another network; give the model that it was trained with") from None

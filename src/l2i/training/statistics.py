@@ -1,0 +1,86 @@
+"""BatchNorm's running statistics, where two forwards of a step move them side by side (design page, «BatchNorm»)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from l2i.batch import Params
+from l2i.bilevel.inner import leaves, standing_in
+from l2i.bilevel.outer import added
+
+
+class Moving:
+    """Φ at θ in forwards that move its statistics, once they are settled; each has leaves of its own, for its lane."""
+
+    def __init__(self, statistics: Statistics, params: Params) -> None:
+        self.statistics, self.params = statistics, params
+        self.passes: list[Params] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.passes.append(leaves(self.params))
+        with standing_in(self.statistics.model, self.passes[-1]), self.statistics.away():
+            return self.statistics.model(x)  # type: ignore[no-any-return]
+
+    def gradient(self, cost: Tensor) -> Params:
+        """∇ of a cost that some of the forwards led to."""
+        grads = iter(torch.autograd.grad(cost, [p for theta in self.passes for p in theta.values()], allow_unused=True))
+        found = [{name: next(grads) for name in theta} for theta in self.passes]
+        used = [part for part in found if any(g is not None for g in part.values())]
+        parts = [{n: torch.zeros_like(self.params[n]) if g is None else g for n, g in part.items()} for part in used]
+        return reduce(added, parts)
+
+
+class Statistics:
+    """Each forward moves statistics of its own, from nothing; then the model's take the moves one after the other.
+
+    With r ← (1 − m) r + m b a forward, a move from nothing is m b, and the result is that of forwards in turn.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        mine = sum(len(layer._buffers) for layer in self.layers)
+        self.apart = mine == len(list(model.buffers())) and all(layer.momentum is not None for layer in self.layers)
+        """Whether forwards can move them side by side: other buffers, and plain means, are moved in turn."""
+        self.moves: list[list[Tensor]] = []
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Statistics in a place of their own."""
+        if not self.apart or not self.layers:
+            yield
+            return
+        own = [dict(layer._buffers) for layer in self.layers]
+        running = self.running()
+        move = list(torch.zeros_like(torch.cat(running)).split([len(r) for r in running]))
+        for layer, mean, var in zip(self.layers, move[::2], move[1::2], strict=True):
+            layer._buffers.update(running_mean=mean, running_var=var, num_batches_tracked=None)
+        self.moves.append(move)
+        try:
+            yield
+        finally:
+            for layer, buffers in zip(self.layers, own, strict=True):
+                layer._buffers.update(buffers)
+
+    def running(self) -> list[Tensor]:
+        """The model's own, mean and variance of each layer in turn."""
+        found = [(layer.running_mean, layer.running_var) for layer in self.layers]
+        return [r for pair in found for r in pair if r is not None]
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Take the moves in."""
+        left = [1 - float(layer.momentum or 0) for layer in self.layers for _ in range(2)]
+        for move in self.moves:
+            torch._foreach_mul_(self.running(), left)
+            torch._foreach_add_(self.running(), move)
+        counts = [layer.num_batches_tracked for layer in self.layers if layer.num_batches_tracked is not None]
+        if counts and self.moves:
+            torch._foreach_add_(counts, len(self.moves))
+        self.moves.clear()

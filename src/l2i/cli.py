@@ -1,4 +1,4 @@
-"""The command line: `l2i list | train | compare | evaluate | pictures`. A command imports what is heavy by itself."""
+"""The command line: `l2i list | train | compare | evaluate | …`. A command imports what is heavy by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 from l2i.errors import InputError, NonFiniteCost, Stopped
-from l2i.options import CompareOptions, EvaluateOptions, PicturesOptions
+from l2i.options import BenchOptions, CompareOptions, EvaluateOptions, PicturesOptions
 from l2i.registry import unknown
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ usage: l2i COMMAND …
                                  baseline against L2I on the same splits, beside the paper's figures
   evaluate RUN [--device D]      the averaged model of a run folder, on its validation and test samples
   pictures RUN [--baseline RUN]  plots of a run: costs before and after an update, landmarks on faces
+  bench [--device D] [--json]    step times, memory and the time floor of this machine
 
 'l2i train RECIPE --help' shows every field; 'l2i train digits' is a start.
 Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after saving."""
@@ -176,12 +177,26 @@ def pictures(arguments: list[str]) -> int:
     return 0
 
 
+def bench(arguments: list[str]) -> int:
+    """Step times of this machine."""
+    options = parsed(BenchOptions, arguments, "l2i bench", BenchOptions())
+    from l2i.bench import bench as measure
+
+    found = measure(options, lambda line: tell(line, 0))
+    if options.json:
+        print(found.json())
+    else:
+        found.print()
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": list_names,
     "train": train,
     "compare": compare,
     "evaluate": evaluate,
     "pictures": pictures,
+    "bench": bench,
 }
 
 

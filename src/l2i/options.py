@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +60,27 @@ class PicturesOptions:
     """cpu, cuda, …; the run's own by default."""
     data: Place = field(default_factory=Place)
     """Where the data is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Step times, memory and the time floor of this machine, on made-up images; on a CPU with a small network."""
+
+    groups: tuple[str, ...] = ()
+    """Of mean-teacher, mixmatch, fixmatch and landmarks; all by default."""
+    variants: tuple[str, ...] = ()
+    """Of base, last-layer, exact and learnable; all by default. Ratios need base."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
+    json: bool = False
+    """Print JSON, and nothing else, on stdout."""
+    blocks: int = 0
+    """Timed blocks of each case; 0 for what suits the device."""
+    steps: int = 0
+    """Steps a block; 0 for what suits the device."""
+    threads: int = 0
+    """CPU threads of torch; 0 leaves its choice."""
+    precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
+    """Of the forwards, as in a run; auto: bf16 on a GPU and float32 elsewhere."""
+    engine: Literal["auto", "eager", "graph"] = "auto"
+    """How a step is taken, as in a run; auto: recorded as a graph on a GPU."""

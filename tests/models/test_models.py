@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from l2i.batch import Imputed, Net, Student
 from l2i.bilevel import exact, unrolled
 from l2i.bilevel.head import Head
-from l2i.bilevel.inner import trainable
+from l2i.bilevel.inner import lookahead, trainable
 from l2i.errors import InputError
 from l2i.models import MODELS
 from l2i.models.base import Network
@@ -40,7 +40,7 @@ def test_a_model_is_its_features_and_its_head(name: str, side: int) -> None:
 def test_features_of_any_module_are_what_its_head_sees(name: str) -> None:
     side = SIDES[name][0]
     model, x = build(name, (1, side, side)).eval(), torch.randn(4, 1, side, side)
-    features, outputs = Head.of(model).features_and_outputs(model, trainable(model), x)
+    features, outputs = Head.of(model).see(lookahead(model, trainable(model)), x)
     assert torch.equal(features, model.features(x))
     assert torch.equal(outputs, model(x))
 

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map_only
 from formats import write_cifar10
 from image_folders import write_class_folders
 from l2i import Augment, Run, Trainer, recipes, replace
+from l2i.errors import InputError
 
 pytestmark = pytest.mark.gpu
 PAPER = {"outer_update": "paper", "eta": 0.1, "inner_supervised": True}
@@ -19,15 +20,125 @@ def conv(cell: str = "digits", **changes: object) -> Run:
     return replace(recipes.get(cell), **{"model": {"name": "conv", "width": 8}, **changes})
 
 
-def cost_unwaited(trainer: Trainer) -> float:
-    """C^T of a second step in which waiting for the device is an error."""
-    trainer.step(0)
+def cost_unwaited(trainer: Trainer, *, after: int = 1) -> float:
+    """C^T of a step in which waiting for the device is an error, and of those before it."""
+    for step in range(after):
+        trainer.step(step)
     try:
         torch.cuda.set_sync_debug_mode("error")
-        trainer.step(1)
+        trainer.step(after)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return trainer.meter.read()["c_t"]
+
+
+def costs(trainer: Trainer, steps: int) -> list[list[float]]:
+    """Every figure of every step."""
+    rows = []
+    for step in range(steps):
+        trainer.step(step)
+        rows.append(list(trainer.meter.read().values()))
+    return rows
+
+
+def images(cell: str, root: Path, **changes: object) -> Run:
+    """A CIFAR cell on tiny data, with a small network."""
+    if not any(root.iterdir()):
+        write_cifar10(root)
+    return replace(
+        recipes.get(f"cifar10/{cell}"),
+        device="cuda",
+        data={"root": str(root), "num_labeled": 20, "num_validation": 10},
+        batch={"labeled": 8, "unlabeled": 16, "holdout": 8},
+        model={"depth": 10, "width": 1},
+        **changes,
+    )
+
+
+GRAPHED = {
+    "mean-teacher-250": {},
+    "mean-teacher-l2i-250": {},
+    "mean-teacher-l2i-250-exact": {},
+    "fixmatch-l2i-250": {"outer_unlabeled": 8},
+    "fixmatch-l2i-250-learnable": {"outer_every": 2},
+    "mixmatch-l2i-250": {"outer_target": "method"},
+    "uda-l2i-250": {"share": False},
+    "mean-teacher-l2i-paper-250": {"eta": 0.1},
+    "vat-250": {},
+    "mixup-250": {},
+    "sl-250": {},
+}
+
+
+@pytest.mark.parametrize("cell", GRAPHED)
+def test_a_recorded_step_is_the_step_taken_one_by_one(cell: str, tmp_path: Path) -> None:
+    """Same seed, same figures within 1e-5 over 50 steps, in float32."""
+    rows = []
+    for engine in ("eager", "graph"):
+        run = images(cell, tmp_path, engine=engine, precision="float32", steps=50, optim={"lr": 1e-4})
+        rows.append(costs(Trainer(replace(run, l2i=GRAPHED[cell])), 50))
+    for step, (one_by_one, recorded) in enumerate(zip(*rows, strict=True)):
+        assert recorded == pytest.approx(one_by_one, rel=1e-5, abs=1e-5), step
+
+
+@pytest.mark.parametrize("optim", [{"name": "adam"}, {"name": "sgd", "lr": 0.01, "schedule": "cosine"}], ids=str)
+def test_a_recorded_step_follows_the_schedules(optim: dict[str, object]) -> None:
+    rows = []
+    for engine in ("eager", "graph"):
+        changes = {"method": {"rampup": 30}, "optim": optim, "steps": 50, "precision": "float32", "engine": engine}
+        trainer = Trainer(conv("digits/mean-teacher-l2i-40", device="cuda", **changes))
+        rows.append(costs(trainer, 50))
+        assert (trainer.recorder is not None) == (engine == "graph")
+    assert rows[0] == [pytest.approx(row, rel=1e-5, abs=1e-5) for row in rows[1]]
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("cell", ["mean-teacher-250", "fixmatch-l2i-250", "mean-teacher-l2i-250-exact"])
+def test_replaying_a_step_does_not_wait_for_the_device(cell: str, tmp_path: Path) -> None:
+    trainer = Trainer(images(cell, tmp_path))
+    assert cost_unwaited(trainer, after=6) > 0
+    assert trainer.recorder is not None and len(trainer.recorder.graphs) == 1
+
+
+def test_a_run_that_used_graphs_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    run = images("mean-teacher-l2i-250", tmp_path, steps=12, precision="float32", optim={"lr": 1e-4})
+    whole, cut, further = (Trainer(run) for _ in range(3))
+    for step in range(12):
+        whole.step(step)
+    for step in range(7):
+        cut.step(step)
+    further.load({name: value.clone() for name, value in cut.state().items()})
+    cut.load({name: value.clone() for name, value in cut.state().items()})  # into a trainer that has its graph already
+    for trainer in (cut, further):
+        for step in range(7, 12):
+            trainer.step(step)
+        for (name, a), b in zip(whole.state().items(), trainer.state().values(), strict=True):
+            assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name
+
+
+class Waiting(torch.nn.Module):
+    """A network that looks at its values on the host, as a recorded step cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return self.head(x if float(x.sum()) > 0 else x + 1)
+
+
+def test_what_cannot_be_recorded_is_taken_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer(conv(device="cuda"), model=Waiting())
+    rows = costs(trainer, 6)
+    assert len(rows) == 6 and "going on without a CUDA graph" in capsys.readouterr().err
+    with pytest.raises(InputError, match="use engine='eager'"):
+        costs(Trainer(conv(device="cuda", engine="graph"), model=Waiting()), 6)
+
+
+def test_dropout_in_an_outer_step_is_not_recorded() -> None:
+    assert Trainer(conv(device="cuda", model={"dropout": 0.5})).recorder is None
+    assert Trainer(conv(device="cuda", model={"dropout": 0.5}, l2i={"outer_update": "off"})).recorder is not None
 
 
 @pytest.mark.parametrize("hypergradient", ["exact", "last_layer", "finite_difference"])
@@ -56,14 +167,7 @@ def test_a_step_does_not_wait_for_the_device(cell: str, l2i: dict[str, object]) 
     "cell", ["fixmatch-l2i-250", "vat-250", "mixup-250", "uda-l2i-250", "mean-teacher-l2i-250-exact"]
 )
 def test_a_step_on_8_bit_images_does_not_wait_for_the_device(cell: str, tmp_path: Path) -> None:
-    run = replace(
-        recipes.get(f"cifar10/{cell}"),
-        device="cuda",
-        data={"root": str(write_cifar10(tmp_path)), "num_labeled": 20, "num_validation": 10},
-        batch={"labeled": 8, "unlabeled": 16, "holdout": 8},
-        model={"depth": 10, "width": 1},
-    )
-    assert cost_unwaited(Trainer(run)) > 0
+    assert cost_unwaited(Trainer(images(cell, tmp_path))) > 0
 
 
 def test_streamed_images_train_as_on_the_cpu(tmp_path: Path) -> None:

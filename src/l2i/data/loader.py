@@ -17,6 +17,7 @@ from l2i.data.frames import Frame
 from l2i.data.split import Splits
 from l2i.data.stream import Stream
 from l2i.errors import InputError
+from l2i.lanes import IN_TURN, Lanes
 from l2i.methods.base import Method
 from l2i.tasks.base import Task
 
@@ -82,12 +83,15 @@ class Loader:
         self.generator.manual_seed(step_seed(f"{self.seed}/{step}"))
         self.progress.fill_(step / self.steps)
 
-    def take(self, *, holdout: bool = True) -> Batch:
+    def take(self, *, holdout: bool = True, lanes: Lanes = IN_TURN) -> Batch:
         """Which samples, their views, the mixing; the hold-out comes last. On the device, this can be recorded."""
-        labeled = self.labeled("labeled")
+        apart = lanes if self.quantiles is None else IN_TURN  # mixing looks at samples of every lane
+        with apart("labeled"):
+            labeled = self.labeled("labeled")
         unlabeled = self.unlabeled() if self.method.views else Unlabeled({})
         mix = None if self.quantiles is None else self.mix(self.quantiles)
-        held = self.labeled("holdout") if self.holdout and holdout else None
+        with apart("holdout"):
+            held = self.labeled("holdout") if self.holdout and holdout else None
         return Batch(labeled, unlabeled, mix, held, self.progress.clone())
 
     def labeled(self, part: str) -> Labeled:

@@ -1,17 +1,17 @@
 """WideResNet (Zagoruyko and Komodakis, 2016), the paper's network for CIFAR, as MixMatch and FixMatch set it up."""
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from l2i.errors import InputError
 from l2i.models.base import Classifier, Network
+from l2i.models.norm import NormAct
 
 SLOPE = 0.1  # leaky ReLU, from the MixMatch code
 
 
-def norm(channels: int) -> nn.BatchNorm2d:
-    """BatchNorm as the MixMatch code has it (decay 0.999, written PyTorch's way round)."""
-    return nn.BatchNorm2d(channels, momentum=0.001)
+def norm(channels: int) -> NormAct:
+    """BatchNorm as the MixMatch code has it (decay 0.999, written PyTorch's way round), and the leaky ReLU after it."""
+    return NormAct(channels, momentum=0.001, slope=SLOPE)
 
 
 class Block(nn.Module):
@@ -26,8 +26,8 @@ class Block(nn.Module):
         self.activate_first = activate_first  # the very first block feeds its shortcut with activations too
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.leaky_relu(self.norm1(x), SLOPE)
-        inner = self.conv2(F.leaky_relu(self.norm2(self.conv1(active)), SLOPE))
+        active = self.norm1(x)
+        inner = self.conv2(self.norm2(self.conv1(active)))
         return inner + self.shortcut(active if self.activate_first else x)  # type: ignore[no-any-return]
 
 
@@ -46,7 +46,7 @@ def wide_resnet(shape: tuple[int, ...], outputs: int, network: Network) -> Class
             before = widths[group] if index == 0 else widths[group + 1]
             stride = 2 if group > 0 and index == 0 else 1
             layers.append(Block(before, widths[group + 1], stride, activate_first=group == 0 and index == 0))
-    tail = [norm(widths[3]), nn.LeakyReLU(SLOPE), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
+    tail = [norm(widths[3]), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
     model = Classifier(nn.Sequential(*layers, *tail), widths[3], outputs)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

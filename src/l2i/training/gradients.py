@@ -20,6 +20,7 @@ from l2i.methods.pi_model import PiModel, SquashedPiModel
 from l2i.tasks.base import Task
 from l2i.training.clock import Clock
 from l2i.training.passed import Passed
+from l2i.training.precision import Autocast, rounded, whole
 from l2i.training.statistics import Moving, Statistics
 
 
@@ -61,8 +62,9 @@ class Gradients:
 
     def nets(self, params: Params, *, shared: bool = False) -> Nets:
         """The nets at `params`; where they are shared, those that remember what they have passed."""
-        theta, l2i = leaves(params), self.run.l2i
-        moving, live = Moving(self.statistics, params), lookahead(self.network, theta)
+        l2i, values = self.run.l2i, rounded(params) if isinstance(self.network, Autocast) else params
+        theta = leaves(values if self.outer_step is None or self.outer_step.eta is None else params)  # θ* is no bf16
+        moving, live = Moving(self.statistics, values), lookahead(self.network, theta)
         own = self.imputer is self.network
         imputer = live if own else lookahead(self.imputer, dict(self.imputer.named_parameters()))
         if not shared or not self.shares or self.outer_step is None:
@@ -77,10 +79,10 @@ class Gradients:
         """The gradient of C^T + λ C^U(Z), with labels imputed at θ (or by the teacher)."""
         costs = self.run.method.costs(self.task, nets.student, nets.imputer, batch, lanes)
         with lanes("labeled"):
-            parts = [nets.moving.gradient(costs.c_t)]
+            parts = [whole(nets.moving.gradient(costs.c_t))]
         if costs.c_u.requires_grad:
             with lanes("student"):
-                parts.append(nets.moving.gradient(self.clock.weight * costs.c_u))
+                parts.append(whole(nets.moving.gradient(self.clock.weight * costs.c_u)))
         lanes.keep(costs, parts)
         return BaseGradient(costs, parts)
 
@@ -100,10 +102,13 @@ class Gradients:
             lanes.wait("outer")  # the labels: they are needed from here on
             return cost
 
-        with lanes("holdout", *(() if self.outer_step.eta is None else ("outer",))):
+        first = [] if self.outer_step.eta is None else ["outer"]
+        first += ["labeled"] if self.run.l2i.inner_supervised else []
+        with lanes("holdout", *first):
             if isinstance(nets.student, Passed):
                 student = student._replace(seen=nets.student.seen(student.inputs))
-            return self.through_labels(batch, nets, student, imputed, c_h)
+            found = self.through_labels(batch, nets, student, imputed, c_h)
+            return found._replace(gradient=whole(found.gradient))
 
     def through_labels(self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost) -> OuterGradient:
         """The outer step proper, with C^T in its inner step where the run says so."""

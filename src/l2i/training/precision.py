@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from l2i.batch import Params
+from l2i.bilevel.inner import detached
 from l2i.config import Run
 from l2i.validate import lost_in_bf16
 
@@ -30,6 +32,26 @@ def numerics(precision: str) -> Iterator[None]:
             yield
     finally:
         matmul.allow_tf32 = before
+
+
+def rounded(params: Params) -> Params:
+    """Convolutions' weights as bf16 forwards take them, made once for all forwards at θ; the rest as it is."""
+    wide = [name for name, p in params.items() if p.ndim > 2]
+    return {**detached(params), **copied([params[name].detach() for name in wide], torch.bfloat16, wide)}
+
+
+def whole(gradient: Params) -> Params:
+    """A gradient in float32 or better."""
+    low = [name for name, g in gradient.items() if g.dtype == torch.bfloat16]
+    return {**gradient, **copied([gradient[name] for name in low], torch.float32, low)} if low else gradient
+
+
+def copied(values: list[Tensor], dtype: torch.dtype, names: list[str]) -> Params:
+    """Copies of another type, all in one go."""
+    made = [torch.empty_like(value, dtype=dtype) for value in values]
+    if made:
+        torch._foreach_copy_(made, values)
+    return dict(zip(names, made, strict=True))
 
 
 class Autocast(nn.Module):

@@ -58,7 +58,8 @@ class Statistics:
             return
         own = [dict(layer._buffers) for layer in self.layers]
         running = self.running()
-        move = list(torch.zeros_like(torch.cat(running)).split([len(r) for r in running]))
+        sizes = [len(r) for r in running]
+        move = list(torch.zeros(sum(sizes), device=running[0].device, dtype=running[0].dtype).split(sizes))
         for layer, mean, var in zip(self.layers, move[::2], move[1::2], strict=True):
             layer._buffers.update(running_mean=mean, running_var=var, num_batches_tracked=None)
         self.moves.append(move)

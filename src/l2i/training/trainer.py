@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from l2i.batch import Batch, Params
 from l2i.bilevel.inner import lookahead, trainable
-from l2i.bilevel.outer import OuterGradient, added, norm, scaled_to
+from l2i.bilevel.outer import OuterGradient, norm, normalized_sum
 from l2i.config import Run
 from l2i.data.loader import Loader
 from l2i.data.split import Samples, Splits
 from l2i.errors import InputError
 from l2i.lanes import IN_TURN, Lanes
+from l2i.methods.base import Costs
 from l2i.training.build import build_model, channels_last, dtype_of, load_splits, make_outer, make_task, pick_device
 from l2i.training.clock import Clock
 from l2i.training.ema import Teacher
@@ -107,7 +108,7 @@ class Trainer:
 
     def take(self, with_outer: bool, lanes: Lanes) -> None:
         """The step itself, all of it on the device; the comments give the lines of Algorithm 1."""
-        batch = self.loader.take(holdout=with_outer)  # 3
+        batch = self.loader.take(holdout=with_outer, lanes=lanes)  # 3
         at_one_theta = with_outer and self.run.l2i.outer_update == "normalized"
         nets, outer = self.gradients.nets(self.params, shared=at_one_theta), None
         base = self.gradients.base(batch, nets, lanes)  # 4, 5
@@ -116,18 +117,15 @@ class Trainer:
         lanes.join()
         self.gradients.statistics.settle()
         total = gradient = base.gradient
-        applied: Params = {}
         if outer is not None:
-            applied = scaled_to(gradient, outer.gradient, ratio=self.run.l2i.rho)
-            total = added(gradient, applied)
+            total = normalized_sum(gradient, outer.gradient, rho=self.run.l2i.rho)
         self.optimizer(total, self.clock.rate)  # 6, and 11 where both are at one θ
         if with_outer and outer is None:
             outer = self.gradients.outer(batch, self.gradients.nets(self.params))  # 7 to 10, at θ̂
-            applied = outer.gradient
-            self.outer_optimizer(applied, self.clock.rate)  # 11
+            self.outer_optimizer(outer.gradient, self.clock.rate)  # 11
         self.optimizer.decay()
         self.teacher.update(self.model, self.clock.fresh)
-        self.meter.add(self.measured(base, gradient, outer, applied), self.clock.step)
+        self.meter.add(self.measured(base.costs, gradient, outer), self.clock.step)
 
     def base_gradient(self, batch: Batch, t: int) -> BaseGradient:
         """The gradient of C^T + λ C^U at step t, which moves the running statistics."""
@@ -143,22 +141,18 @@ class Trainer:
         with numerics(self.precision):
             return self.gradients.outer(batch, self.gradients.nets(self.params))
 
-    def measured(
-        self, base: BaseGradient, gradient: Params, outer: OuterGradient | None, applied: Params
-    ) -> dict[str, Tensor]:
+    def measured(self, costs: Costs, gradient: Params, outer: OuterGradient | None) -> dict[str, Tensor]:
         """The step's figures, still on the device."""
         size = norm(gradient)
-        found = {
-            "c_t": base.costs.c_t,
-            "c_u": base.costs.c_u,
-            "gradient": size,
-            "parameters": norm({name: p.detach() for name, p in self.params.items()}),
-        }
+        parameters = norm({name: p.detach() for name, p in self.params.items()})
+        found = {"c_t": costs.c_t, "c_u": costs.c_u, "gradient": size, "parameters": parameters}
         if outer is None:
             return found
-        sizes = {"outer_ratio": norm(applied), "outer_ratio_raw": norm(outer.gradient)}
-        ratios = {name: torch.where(size > 0, n / size, 0 * n) for name, n in sizes.items()}
-        return {**found, "c_h": outer.c_h, **ratios}
+        own = norm(outer.gradient)
+        ratio = torch.where(size > 0, own / size, 0 * own)
+        applied = torch.where(own * size > 0, self.run.l2i.rho, 0 * own)
+        realised = applied if self.run.l2i.outer_update == "normalized" else ratio
+        return {**found, "c_h": outer.c_h, "outer_ratio": realised, "outer_ratio_raw": ratio}
 
     def rehearse(self) -> bool:
         """Take the gradients of step 0 and no step, so that what cannot work is found before a run begins.

@@ -1,0 +1,111 @@
+"""What is timed: the recipes' networks and batches on a GPU, small ones on a CPU, on made-up images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from l2i import recipes
+from l2i.config import Run, replace
+from l2i.data.pixels import Pixels
+from l2i.data.split import Splits
+from l2i.errors import InputError
+from l2i.options import BenchOptions
+from l2i.registry import unknown
+from l2i.training.build import dtype_of
+
+GROUPS = {
+    "mean-teacher": "cifar10/mean-teacher-l2i-250",
+    "mixmatch": "cifar10/mixmatch-l2i-250",
+    "fixmatch": "cifar10/fixmatch-l2i-250",
+    "landmarks": "aflw/mean-teacher-l2i-91",
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "base": {"outer_update": "off"},
+    "last-layer": {"labels": "output", "hypergradient": "last_layer"},
+    "exact": {"labels": "output", "hypergradient": "exact"},
+    "learnable": {"labels": "learnable", "hypergradient": "last_layer"},
+}
+SMALL_BATCH = 16
+SMALL_NETWORK = {"depth": 10, "width": 1}  # the smallest wide ResNet
+FEW = 3  # times the labelled batch: FixMatch's unlabelled one on a CPU
+UNLABELED = {"cuda": 50_000, "cpu": 400}
+COORDINATES = 10  # five landmarks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row of the table: a run of a few steps."""
+
+    group: str
+    variant: str
+    run: Run
+
+    @property
+    def network(self) -> str:
+        model = self.run.model
+        return model.name if model.name == "tcdcn" else f"{model.name}-{model.depth}-{model.width}"
+
+
+def chosen(options: BenchOptions, device: torch.device) -> dict[str, list[Case]]:
+    """The cases that the options name, by group."""
+    for name, least in (("blocks", 0), ("steps", 0), ("threads", 0)):
+        if getattr(options, name) < least:
+            raise InputError(f"{name}={getattr(options, name)} must be at least {least}")
+    groups, variants = known("group", options.groups, GROUPS), known("variant", options.variants, VARIANTS)
+    return {
+        group: [Case(group=group, variant=v, run=run_of(group, v, options, device)) for v in variants]
+        for group in groups
+    }
+
+
+def known(kind: str, names: tuple[str, ...], there: dict[str, Any]) -> list[str]:
+    """The names asked for, in the order of the table; all of them where none is."""
+    for name in names:
+        if name not in there:
+            raise unknown(kind, name, list(there), "l2i bench --help")
+    return [name for name in there if name in names or not names]
+
+
+def run_of(group: str, variant: str, options: BenchOptions, device: torch.device) -> Run:
+    """A recipe's run, on this device."""
+    run = replace(
+        recipes.get(GROUPS[group]),
+        device=str(device),
+        precision=options.precision,
+        engine=options.engine,
+        final="median",  # nothing is evaluated
+        probe=0,
+        l2i=VARIANTS[variant],
+    )
+    if device.type == "cpu":
+        many = FEW if group == "fixmatch" else 1
+        sizes = {"labeled": SMALL_BATCH, "unlabeled": many * SMALL_BATCH, "holdout": SMALL_BATCH}
+        run = replace(run, batch=sizes, model={} if group == "landmarks" else SMALL_NETWORK)
+    if group == "fixmatch" and variant != "base":
+        run = replace(run, l2i={"outer_unlabeled": run.batch.labeled})
+    return run
+
+
+def splits_of(group: str, device: torch.device, run: Run) -> Splits:
+    """Random images in the shape of the recipe's, on the device: the cases share them, so they are no case's memory."""
+    generator = Generator().manual_seed(0)
+    count = UNLABELED[device.type]
+    if group == "landmarks":
+        x = noise((count, 1, 60, 60), generator)
+        y = 60 * torch.rand(91, COORDINATES, generator=generator)
+        kind: dict[str, Any] = {"points": True}
+    else:
+        x, y = noise((count, 3, 32, 32), generator), torch.arange(250) % 10
+        kind = {"classes": 10}
+    labeled, test = (x[: len(y)], y), (x[:10], y[:10])
+    splits = Splits.given(labeled=labeled, unlabeled=x, test=test, pixels=Pixels.of(x), **kind)
+    return splits.to(device, dtype_of(run))
+
+
+def noise(shape: tuple[int, ...], generator: Generator) -> Tensor:
+    """Images of random grey levels."""
+    return torch.randint(256, shape, generator=generator, dtype=torch.uint8)

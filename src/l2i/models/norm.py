@@ -1,0 +1,142 @@
+"""BatchNorm with its leaky ReLU as one module: fused kernels where they apply, PyTorch's own elsewhere."""
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function, forward_ad
+from torch.nn import functional as F
+
+FUSED = (torch.bfloat16, torch.float16, torch.float32)
+ROWS = (0, 2, 3)  # what the statistics of a channel run over
+
+
+class NormAct(nn.BatchNorm2d):
+    """BatchNorm, then a leaky ReLU."""
+
+    def __init__(self, channels: int, *, momentum: float | None = 0.1, slope: float = 0.1) -> None:
+        super().__init__(channels, momentum=momentum)
+        self.slope = slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (_has_triton() and self._fusible(x)):
+            return F.leaky_relu(super().forward(x), self.slope)
+        running = (self.running_mean, self.running_var, self.num_batches_tracked)
+        moved = running if self.track_running_stats and self.running_mean is not None else None
+        with torch.cuda.device_of(x):  # Triton launches on the current device
+            arguments = (x, self.weight, self.bias, moved, self.momentum, self.eps, self.slope)
+            return FusedNormAct.apply(*arguments)  # type: ignore[no-untyped-call, no-any-return]
+
+    def _fusible(self, x: Tensor) -> bool:
+        return (
+            (self.training and self.affine and self.momentum is not None)
+            and (x.is_cuda and x.dim() == 4 and x.dtype in FUSED and self.weight.dtype == torch.float32)
+            and x.is_contiguous(memory_format=torch.channels_last)
+            and x.shape[1] < x.numel() < 2**31  # more than one value a channel, and offsets of 32 bits
+        )
+
+
+class FusedNormAct(Function):
+    """The same by the kernels; where a derivative is itself to be differentiated, by the formulas below."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running: tuple[Tensor, Tensor, Tensor] | None,
+        momentum: float,
+        eps: float,
+        slope: float,
+    ) -> Tensor:
+        y, mean, invstd = _kernels().forward(x, weight, bias, running, momentum=momentum, eps=eps, slope=slope)
+        ctx.save_for_backward(x, weight, bias, mean, invstd)
+        ctx.save_for_forward(x, weight, bias, mean, invstd)
+        ctx.set_materialize_grads(False)
+        ctx.eps, ctx.slope = eps, slope
+        return y  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return (None,) * 7
+        x, weight, bias, *_ = ctx.saved_tensors
+        if torch.is_grad_enabled() or any(_is_dual(t) for t in (x, weight, bias, dy)):
+            found = gradients(x, weight, bias, dy, eps=ctx.eps, slope=ctx.slope)
+        else:
+            found = _kernels().backward(ctx.saved_tensors, dy, slope=ctx.slope)
+        return (*found, None, None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        inputs, dots = ctx.saved_tensors[:3], tangents[:3]
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*inputs, *dots)):
+            return tangent(*inputs, *dots, eps=ctx.eps, slope=ctx.slope)
+        return _kernels().jvp(ctx.saved_tensors, *dots, slope=ctx.slope)  # type: ignore[no-any-return]
+
+
+def gradients(
+    x: Tensor, weight: Tensor, bias: Tensor, dy: Tensor, *, eps: float, slope: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What reaches x, weight and bias from dy, in operations that can be differentiated again."""
+    hat, scale, active = _parts(x, weight, bias, eps)
+    g = torch.where(active, dy, slope * dy).to(hat.dtype)
+    return _projected(g, hat, scale).to(x.dtype), (g * hat).sum(ROWS), g.sum(ROWS)
+
+
+def tangent(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    x_dot: Tensor | None,
+    weight_dot: Tensor | None,
+    bias_dot: Tensor | None,
+    *,
+    eps: float,
+    slope: float,
+) -> Tensor:
+    """The directional derivative of the outputs, in operations that can be differentiated again."""
+    hat, scale, active = _parts(x, weight, bias, eps)
+    moved = torch.zeros_like(hat)
+    if x_dot is not None:
+        moved = moved + _projected(x_dot.to(hat.dtype), hat, scale)
+    if weight_dot is not None:
+        moved = moved + _channels(weight_dot) * hat
+    if bias_dot is not None:
+        moved = moved + _channels(bias_dot)
+    return torch.where(active, moved, slope * moved).to(x.dtype)
+
+
+def _parts(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The normalised x̂, weight / σ, and where the leaky ReLU is active; float32 or better."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    centred = x - x.mean(ROWS, keepdim=True)
+    invstd = (centred.square().mean(ROWS, keepdim=True) + eps).rsqrt()
+    hat = centred * invstd
+    return hat, _channels(weight) * invstd, hat * _channels(weight) + _channels(bias) > 0
+
+
+def _projected(d: Tensor, hat: Tensor, scale: Tensor) -> Tensor:
+    """BatchNorm's Jacobian in x applied to `d`; it is symmetric, so this serves both modes."""
+    return scale * (d - d.mean(ROWS, keepdim=True) - hat * (d * hat).mean(ROWS, keepdim=True))
+
+
+def _channels(values: Tensor) -> Tensor:
+    return values[:, None, None]
+
+
+def _is_dual(value: Tensor) -> bool:
+    return forward_ad.unpack_dual(value).tangent is not None
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _kernels() -> Any:
+    return import_module("l2i.models.norm_kernels")  # where Triton is; here, machines without it would import it

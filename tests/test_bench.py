@@ -1,0 +1,151 @@
+"""The bench: its counts against hand counts and torch's own, and the command as a person uses it, on a CPU."""
+
+import json
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
+
+from l2i.bench.cases import GROUPS, VARIANTS, chosen, splits_of
+from l2i.bench.floor import Ceilings, Counter, Work
+from l2i.bench.timing import Memory, Times
+from l2i.cli import run
+from l2i.options import BenchOptions
+from l2i.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+SMALL = ["bench", "--device", "cpu", "--steps", "1", "--blocks"]
+FLOAT = 4  # bytes
+
+
+def benched(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert run([*SMALL, "3", "--json", *arguments]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def tcdcn_multiplications() -> tuple[int, int]:
+    """Of an image's forward through the paper's network for 60 × 60 faces: the first layer's, and all."""
+    layers = [20 * 25 * 56**2, 48 * 20 * 25 * 24**2, 64 * 48 * 9 * 10**2, 80 * 64 * 9 * 3**2, 720 * 256, 256 * 10]
+    return layers[0], sum(layers)
+
+
+def test_a_convolution_counts_as_by_hand_forward_and_backward() -> None:
+    layer, x = nn.Conv2d(3, 8, 3, padding=1), torch.rand(2, 3, 6, 6, requires_grad=True)
+    images, kernels, maps = 2 * 3 * 36, 8 * 3 * 9, 2 * 8 * 36
+    with Counter() as forward:
+        out = layer(x)
+    assert forward.operations == 2 * maps * 3 * 9
+    assert forward.bytes == FLOAT * (images + kernels + 8 + maps)
+    with Counter() as backward:
+        torch.autograd.grad(out, [x, layer.weight, layer.bias], torch.rand_like(out))
+    assert backward.operations == 2 * forward.operations
+    assert backward.bytes == FLOAT * (maps + 2 * images + 2 * kernels + 8)
+
+
+def test_a_backward_that_no_image_needs_reads_no_kernels() -> None:
+    layer, x = nn.Conv2d(3, 8, 3, padding=1, bias=False), torch.rand(2, 3, 6, 6)
+    out = layer(x)
+    with Counter() as backward:
+        torch.autograd.grad(out, layer.weight, torch.rand_like(out))
+    assert backward.operations == 2 * out.numel() * 3 * 9
+    assert backward.bytes == FLOAT * (out.numel() + x.numel() + layer.weight.numel())
+
+
+def test_tangents_count() -> None:
+    layer, x = nn.Conv2d(3, 8, 3, bias=False), torch.rand(2, 3, 6, 6)
+    with forward_ad.dual_level(), Counter() as counter:
+        kernels = forward_ad.make_dual(layer.weight.detach(), torch.rand_like(layer.weight))
+        torch.conv2d(forward_ad.make_dual(x, torch.rand_like(x)), kernels)
+    assert counter.operations == 3 * 2 * (2 * 8 * 16) * 3 * 9  # Φ, and a tangent by its input and by its kernels
+
+
+def test_half_precision_counts_half_the_bytes_and_an_expanded_tensor_once() -> None:
+    layer, x = nn.Linear(5, 7, bias=False), torch.rand(3, 5)
+    with Counter() as counter, torch.autocast("cpu", torch.bfloat16):
+        layer(x)
+    assert (counter.operations, counter.bytes) == (2 * 3 * 5 * 7, 2 * (15 + 35 + 21))
+    with Counter() as counter:
+        torch.mm(torch.rand(1, 5).expand(3, 5), torch.rand(5, 7))
+    assert counter.bytes == FLOAT * (5 + 35 + 21)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_step_has_the_operations_that_torch_counts(variant: str) -> None:
+    case = chosen(BenchOptions(groups=("landmarks",), variants=(variant,), engine="eager"), CPU)["landmarks"][0]
+    trainer = Trainer(case.run, splits=splits_of("landmarks", CPU, case.run))
+    with closing(trainer), FlopCounterMode(display=False) as torchs, Counter() as ours:
+        trainer.step(0)
+    assert ours.operations == torchs.get_total_flops() > 0
+
+
+def test_the_floor_is_the_longer_of_the_two_and_ratios_are_taken_a_round_at_a_time() -> None:
+    limits = Ceilings(bytes_per_second=10, operations_per_second=100)
+    assert Work(operations=50, bytes=1).floor_ms(limits) == 500
+    assert Work(operations=50, bytes=20).floor_ms(limits) == 2000
+    faster = Ceilings(bytes_per_second=4, operations_per_second=200)
+    assert Ceilings.highest([limits, faster]) == Ceilings(bytes_per_second=10, operations_per_second=200)
+    base, other = (Times(blocks=ms, host_us=None, memory=Memory()) for ms in ((1.0, 9.0, 2.0), (2.0, 18.0, 5.0)))
+    assert (other.ms, other.ratio(base)) == (5, 2)
+
+
+def test_json_has_every_figure_and_they_make_sense(capsys: pytest.CaptureFixture[str]) -> None:
+    told = benched(capsys, "--groups", "mean-teacher", "landmarks", "--variants", "exact", "base")
+    assert {"hardware", "versions", "threads", "definitions"} <= set(told)
+    assert (told["device"], told["precision"], told["engine"]) == ("cpu", "float32", "auto")
+    assert min(told["ceilings"].values()) > 1e8
+    wide_base, wide_exact, base, exact = told["cases"]
+    assert (base["variant"], base["ratio"], exact["variant"]) == ("base", 1, "exact")
+    assert wide_exact["ratio"] > 1 and max(wide_base["share"], wide_exact["share"]) < 1
+    assert exact["ratio"] > 1 and exact["operations"] > 2 * base["operations"] and exact["bytes"] > base["bytes"]
+    assert exact["batch"] == {"labeled": 16, "unlabeled": 16, "holdout": 16, "outer_unlabeled": 16}
+    for case in told["cases"]:
+        assert case["ms_min"] <= case["ms"] <= case["ms_max"] and case["host_us"] is None
+        assert case["floor_ms"] > 0 and case["share"] == pytest.approx(case["floor_ms"] / case["ms"])
+        assert case["images_per_second"] == pytest.approx(32e3 / case["ms"])
+        assert set(case["memory_mib"]) == {"reserved", "allocated", "resident"}
+    first, forward = tcdcn_multiplications()
+    # 16 imputed; 16 labelled and 16 students' forward and backward, but no gradient of the images
+    assert base["operations"] == pytest.approx(2 * (16 * forward + 32 * (3 * forward - first)), rel=1e-4)
+
+
+def test_the_table_prints_every_row_and_its_conditions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SMALL, "1", "--groups", "landmarks", "--variants", "learnable", "base"]) == 0
+    told = capsys.readouterr()
+    rows = [line.split()[:4] for line in told.out.splitlines() if "16+16" in line]
+    assert rows == [["landmarks", "base", "tcdcn", "16+16"], ["landmarks", "learnable", "tcdcn", "16+16"]]
+    assert "Ceilings: " in told.out and "torch" in told.out
+    assert "…" not in told.out and "landmarks: timing base, learnable" in told.err
+
+
+def test_on_a_gpu_the_runs_are_the_recipes() -> None:
+    groups = chosen(BenchOptions(), torch.device("cuda"))
+    assert list(groups) == list(GROUPS) and all(len(cases) == len(VARIANTS) for cases in groups.values())
+    last = groups["fixmatch"][1].run
+    assert (last.batch.labeled, last.batch.unlabeled, last.l2i.outer_unlabeled) == (64, 448, 64)
+    assert last.data.strong.randaugment == 2 and groups["fixmatch"][0].run.l2i.outer_unlabeled == 0
+    assert groups["mean-teacher"][0].network == "wide-resnet-28-2"
+    assert groups["landmarks"][1].run.batch.unlabeled == 128
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--groups", "gan"], "unknown group 'gan'; choose one of mean-teacher, mixmatch, fixmatch, landmarks"),
+        (["--groups", "fixmach"], "perhaps you meant 'fixmatch'"),
+        (["--variants", "sum"], "choose one of base, last-layer, exact, learnable"),
+        (["--blocks", "-1"], "blocks=-1 must be at least 0"),
+        (["--precision", "half"], "--precision"),
+        (["--device", "tpu?"], "is not a device"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *arguments]) == 2
+    told = capsys.readouterr()
+    assert message in told.err and told.err.count("\n") == 1 and not told.out

@@ -15,7 +15,7 @@ from l2i.recipes.cells import MARKS, Figure, Table
 from l2i.registry import unknown
 from l2i.statistic import with_error
 from l2i.training.folder import Result
-from l2i.training.run import train
+from l2i.training.together import train_together
 from l2i.validate import validate
 
 
@@ -55,7 +55,7 @@ def compare(name: str, options: CompareOptions) -> list[Line]:
     planned = plan(table, options)
     lines: dict[str, Line] = {}
     for cell, runs in planned.items():
-        results = [one(run) for run in runs]
+        results = trained(runs, options)
         twin = lines.get(table.baseline(cell) or "")
         longer = as_long(table, cell, twin, results, options) if twin is not None and options.equal_time else None
         if longer is not None:
@@ -69,6 +69,8 @@ def plan(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
     seeds = table.seeds if options.seeds is None else options.seeds
     if seeds < 1:
         raise InputError(f"seeds={seeds} must be at least 1")
+    if options.at_once < 0:
+        raise InputError(f"at_once={options.at_once} must be at least 1, or 0 for as many as that makes faster")
     wanted = [full(cell, table) for cell in options.cells] or list(table.compared)
     cells = sorted(dict.fromkeys(wanted), key=lambda cell: table.cells[cell].update != "off")
     planned = {cell: [at(table.run(cell), options, seed=seed) for seed in range(seeds)] for cell in cells}
@@ -96,11 +98,13 @@ def at(run: Run, options: CompareOptions, *, seed: int, steps: int | None = None
     return replace(placed, name=name, seed=seed, steps=wanted, device=options.device, out=out)
 
 
-def one(run: Run) -> Result:
-    """Train, and say so in a line."""
-    result = train(run)
-    print(result.short(), file=sys.stderr, flush=True)
-    return result
+def trained(runs: list[Run], options: CompareOptions) -> list[Result]:
+    """Train, and say so in a line a run."""
+    results = []
+    for result in train_together(runs, at_once=options.at_once):
+        print(result.short(), file=sys.stderr, flush=True)
+        results.append(result)
+    return results
 
 
 def as_long(table: Table, cell: str, base: Line, imputed: list[Result], options: CompareOptions) -> Line:
@@ -109,8 +113,8 @@ def as_long(table: Table, cell: str, base: Line, imputed: list[Result], options:
     rule = MARKS[which.update].removeprefix(MARKS["normalized"])  # nothing, or -paper
     suffix = f"-longer{rule}{which.ablation and '-' + which.ablation}"
     run = table.run(base.name)
-    results = [
-        one(at(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)), suffix=suffix))
+    runs = [
+        at(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)), suffix=suffix)
         for b, i in zip(base.results, imputed, strict=True)
     ]
-    return Line(base.name + suffix, results)
+    return Line(base.name + suffix, trained(runs, options))

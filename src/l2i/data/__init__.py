@@ -12,3 +12,4 @@ DATASETS: dict[str, str] = {
 }
 
 EMBEDDED = ("digits",)  # those that need no folder
+STREAMED = ("imagenet",)  # those too large to be held on a device

@@ -134,6 +134,7 @@ class Bar:
         self.costs = " ".join(f"{name} {value:.2g}" for name, value in shown.items())
 
     def __enter__(self) -> Self:
+        self.began = time.monotonic()
         self.progress.start()
         return self
 

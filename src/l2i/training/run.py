@@ -33,22 +33,36 @@ def train(run: Run, *, splits: Splits | None = None, model: nn.Module | None = N
 
     `splits` and `model` may be your own; they are then not part of what config.json says.
     """
+    with StopRequest() as stop, begun(run, stop, splits=splits, model=model, quiet=quiet) as training:
+        return training if isinstance(training, Result) else training.finish()
+
+
+@contextmanager
+def begun(
+    run: Run,
+    stop: StopRequest,
+    *,
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    quiet: bool = False,
+    label: str | None = None,
+) -> Iterator[Training | Result]:
+    """A run ready to take its steps, or its result where it is done."""
     validate(run)
     run, folder = placed(run), folders.folder_of(run)
     folders.check(folder, run)
     done = folders.read_result(folder)
     if done is not None:
-        return done
-    with cpu_threads(run.threads), StopRequest() as stop:
+        yield done
+        return
+    with cpu_threads(run.threads):
         trainer = Trainer(run, splits=splits, model=model)  # wrong input is found here, before anything is written
         devices = [trainer.device] if trainer.device.type == "cuda" else []
         with closing(trainer), folders.held(folder), torch.random.fork_rng(devices):
             torch.manual_seed(run.seed)
             folders.claim(folder, run)
-            with closing(Training(trainer, folder, stop, quiet=quiet)) as training:
-                result = training.finish()
-            folders.write_result(folder, result)
-    return result
+            with closing(Training(trainer, folder, stop, quiet=quiet, label=label)) as training:
+                yield training
 
 
 @contextmanager
@@ -65,7 +79,9 @@ def cpu_threads(count: int) -> Iterator[None]:
 class Training:
     """The loop around a trainer's steps."""
 
-    def __init__(self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool) -> None:
+    def __init__(
+        self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool, label: str | None = None
+    ) -> None:
         self.trainer, self.run, self.folder, self.stop = trainer, trainer.run, folder, stop
         self.start, self.earlier, size = 0, 0.0, 0
         self.saved = folder / "checkpoints"
@@ -79,12 +95,20 @@ class Training:
             self.write_checkpoint(0, seconds=0.0, metrics_size=0)
         self.metrics = Metrics(folder, size=size)
         self.events = Events(folder, step=self.start)
-        label = f"{self.run.name} seed {self.run.seed}"
-        self.bar = Bar(label, start=self.start, steps=self.run.steps, quiet=quiet)
+        self.bar = Bar(
+            label or f"{self.run.name} seed {self.run.seed}", start=self.start, steps=self.run.steps, quiet=quiet
+        )
         self.began = time.monotonic()
 
     def finish(self) -> Result:
-        """Take the steps that are left."""
+        """Take the steps that are left, and write down what the run came to."""
+        for _ in self.going():
+            pass
+        return self.written()
+
+    def going(self) -> Iterator[None]:
+        """The steps that are left, one each time that it is asked for the next."""
+        self.began = time.monotonic()
         with self.bar as bar:
             bar.say(f"{'your data' if self.trainer.given else self.run.data.name}: {self.trainer.described()}")
             if self.start:
@@ -98,7 +122,13 @@ class Training:
                 if self.stop.received:
                     raise Stopped(self.stop.received, f"stopped at step {t + 1}; the same command goes on from there")
                 bar.advance(t + 1)
-        return self.result()
+                yield
+
+    def written(self) -> Result:
+        """What the run came to, in its folder."""
+        result = self.result()
+        folders.write_result(self.folder, result)
+        return result
 
     def close(self) -> None:
         self.metrics.close()

@@ -1,0 +1,61 @@
+"""Runs side by side come to what they come to alone."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from l2i import Run, recipes, replace, train
+from l2i.errors import Stopped
+from l2i.training.together import gains, train_together
+
+
+def runs_in(folder: Path, **changes: object) -> list[Run]:
+    base = replace(recipes.get("digits/mean-teacher-l2i-40"), steps=6, eval_every=3, save_every=3, threads=1, **changes)
+    return [replace(base, seed=seed, out=str(folder / f"seed{seed}")) for seed in range(3)]
+
+
+def figures(folder: Path) -> list[str]:
+    """All that was measured, by run."""
+    return [(folder / f"seed{seed}" / "metrics.jsonl").read_text() for seed in range(3)]
+
+
+@pytest.mark.parametrize("at_once", [2, 3])
+def test_runs_side_by_side_are_those_runs_alone(at_once: int, tmp_path: Path) -> None:
+    alone = [train(run, quiet=True) for run in runs_in(tmp_path / "alone", device="cpu")]
+    together = list(train_together(runs_in(tmp_path / "together", device="cpu"), at_once=at_once))
+    assert [r.figure for r in together] == [r.figure for r in alone]
+    assert figures(tmp_path / "together") == figures(tmp_path / "alone")
+    assert [r.seed for r in together] == [0, 1, 2]
+
+
+def test_runs_that_are_done_are_not_trained_again(tmp_path: Path) -> None:
+    runs = runs_in(tmp_path, device="cpu")
+    second = train(runs[1], quiet=True)
+    results = list(train_together(runs, at_once=3))
+    assert results[1] == second
+    assert all(json.loads((tmp_path / f"seed{seed}" / "result.json").read_text())["steps"] == 6 for seed in range(3))
+
+
+def test_a_signal_stops_all_after_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from l2i.training import run as module
+
+    original = module.Training.evaluate
+
+    def stopping(self: module.Training, step: int) -> object:
+        if self.run.seed == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return original(self, step)
+
+    monkeypatch.setattr(module.Training, "evaluate", stopping)
+    with pytest.raises(Stopped):
+        list(train_together(runs_in(tmp_path, device="cpu"), at_once=3))
+    monkeypatch.undo()
+    resumed = list(train_together(runs_in(tmp_path, device="cpu"), at_once=3))
+    alone = [train(run, quiet=True) for run in runs_in(tmp_path / "alone", device="cpu")]
+    assert [r.figure for r in resumed] == [r.figure for r in alone]
+
+
+def test_on_a_cpu_runs_take_turns() -> None:
+    assert not gains(replace(recipes.get("digits"), device="cpu"))

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-STREAMS = {"impute": 0, "labeled": 1, "student": 2, "outer": 1, "holdout": 0}
-"""Lanes that share a stream go in turn and share their memory: the outer step then takes little more than the base."""
+STREAMS = {"impute": 0, "labeled": 1, "student": 2, "outer": 3, "holdout": 0}
+"""Lanes that share a stream go in turn and share its memory, which the outer step then takes little more of."""
 
 
 class Lanes:
@@ -16,7 +16,7 @@ class Lanes:
 
     @contextmanager
     def __call__(self, name: str, *after: str) -> Iterator[None]:
-        """What is done within goes on beside the other lanes, once all that is done in the lanes `after` is."""
+        """What is done within goes on beside the other lanes, after what was done outside of lanes and in `after`."""
         yield
 
     def wait(self, name: str) -> None:
@@ -46,10 +46,9 @@ class Streams(Lanes):
 
     @contextmanager
     def __call__(self, name: str, *after: str) -> Iterator[None]:
-        stream, here = self.streams[name], torch.cuda.current_stream()
-        if name not in self.used:
-            stream.wait_stream(here)
-            self.used.add(name)
+        stream = self.streams[name]
+        stream.wait_stream(torch.cuda.current_stream())
+        self.used.add(name)
         with torch.cuda.stream(stream):
             for other in after:
                 self.wait(other)

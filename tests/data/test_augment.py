@@ -34,16 +34,16 @@ def test_the_frame_says_where_each_point_went(augment: Augment) -> None:
 def test_shift_is_a_crop_of_the_padded_image() -> None:
     images = torch.randn(8, 3, 5, 5)
     for padding in ("constant", "reflect"):
-        view, frame = shift(images, 2, generator(), padding)
+        view, corner = shift(images, 2, generator(), padding)
         padded = torch.nn.functional.pad(images, (2, 2, 2, 2), mode=padding)
         for i in range(8):
-            left, top = (2 - frame.offset[i]).int().tolist()
+            left, top = corner[i].tolist()
             assert torch.equal(view[i], padded[i, :, top : top + 5, left : left + 5])
 
 
 def test_shift_reaches_every_offset() -> None:
-    _, frame = shift(torch.zeros(500, 1, 4, 4), 1, generator(), "constant")
-    assert {tuple(pair) for pair in frame.offset.tolist()} == {(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)}
+    _, corner = shift(torch.zeros(500, 1, 4, 4), 1, generator(), "constant")
+    assert {tuple(pair) for pair in corner.tolist()} == {(x, y) for x in (0, 1, 2) for y in (0, 1, 2)}
 
 
 def test_flip_turns_about_half_of_the_images() -> None:

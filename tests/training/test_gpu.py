@@ -11,6 +11,8 @@ from formats import write_cifar10
 from image_folders import write_class_folders
 from l2i import Augment, Run, Trainer, recipes, replace
 from l2i.errors import InputError
+from l2i.training.log import rows_of
+from l2i.training.together import train_together
 
 pytestmark = pytest.mark.gpu
 PAPER = {"outer_update": "paper", "eta": 0.1, "inner_supervised": True}
@@ -55,6 +57,12 @@ def images(cell: str, root: Path, **changes: object) -> Run:
     )
 
 
+@pytest.fixture
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Algorithms that add up in a fixed order: else two runs of the same engine differ in the last bits, which grow."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
 GRAPHED = {
     "mean-teacher-250": {},
     "mean-teacher-l2i-250": {},
@@ -70,6 +78,7 @@ GRAPHED = {
 }
 
 
+@pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("cell", GRAPHED)
 def test_a_recorded_step_is_the_step_taken_one_by_one(cell: str, tmp_path: Path) -> None:
     """Same seed, same figures within 1e-5 over 50 steps, in float32."""
@@ -81,6 +90,7 @@ def test_a_recorded_step_is_the_step_taken_one_by_one(cell: str, tmp_path: Path)
         assert recorded == pytest.approx(one_by_one, rel=1e-5, abs=1e-5), step
 
 
+@pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("optim", [{"name": "adam"}, {"name": "sgd", "lr": 0.01, "schedule": "cosine"}], ids=str)
 def test_a_recorded_step_follows_the_schedules(optim: dict[str, object]) -> None:
     rows = []
@@ -100,6 +110,7 @@ def test_replaying_a_step_does_not_wait_for_the_device(cell: str, tmp_path: Path
     assert trainer.recorder is not None and len(trainer.recorder.graphs) == 1
 
 
+@pytest.mark.usefixtures("deterministic")
 def test_a_run_that_used_graphs_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     run = images("mean-teacher-l2i-250", tmp_path, steps=12, precision="float32", optim={"lr": 1e-4})
     whole, cut, further = (Trainer(run) for _ in range(3))
@@ -114,6 +125,19 @@ def test_a_run_that_used_graphs_goes_on_from_its_checkpoint(tmp_path: Path) -> N
             trainer.step(step)
         for (name, a), b in zip(whole.state().items(), trainer.state().values(), strict=True):
             assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_seeds_side_by_side_are_those_runs_alone(tmp_path: Path) -> None:
+    root, figures = tmp_path / "data", {}
+    root.mkdir()
+    for at_once in (1, 3):
+        cell = images("mean-teacher-l2i-250", root, steps=12, eval_every=4, precision="float32", optim={"lr": 1e-4})
+        runs = [replace(cell, seed=seed, out=str(tmp_path / f"{at_once}-{seed}")) for seed in range(3)]
+        figures[at_once] = [(r.figure, r.validation) for r in train_together(runs, at_once=at_once)]
+        rows = [rows_of((tmp_path / f"{at_once}-{seed}" / "metrics.jsonl").read_bytes())[-1] for seed in range(3)]
+        figures[at_once] += [(row["c_t"], row["c_h"]) for row in rows]
+    assert figures[3] == [pytest.approx(pair, rel=1e-5) for pair in figures[1]]
 
 
 class Waiting(torch.nn.Module):

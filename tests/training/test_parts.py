@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import nn
 
+from l2i import recipes, replace
 from l2i.config import Optim
 from l2i.data.split import Samples
 from l2i.errors import InputError, NonFiniteCost
 from l2i.training.checkpoint import checkpoints, load_checkpoint, newest_whole, save_checkpoint
+from l2i.training.clock import Clock
 from l2i.training.ema import Teacher
 from l2i.training.evaluate import best_step, final_figure, final_steps, is_evaluated, outputs_of
 from l2i.training.meter import NAMES, Meter
 from l2i.training.optim import Stepper, rate_factor
+from l2i.training.precision import numerics, precision_of, rounded, whole
 
 
 def test_the_teacher_averages_parameters_and_copies_buffers() -> None:
@@ -191,3 +194,57 @@ def test_milestones_may_be_shares_of_the_run() -> None:
     optim = Optim(schedule="step", milestones=(0.5, 0.75), gamma=0.1)
     factors = [rate_factor(optim, step, 200) for step in (0, 1, 99, 100, 149, 150)]
     assert factors == pytest.approx([1, 1, 1, 0.1, 0.1, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "wanted"),
+    [
+        ("cpu", {}, "float32"),
+        ("cuda", {}, "bf16"),
+        ("cuda", {"precision": "tf32"}, "tf32"),
+        ("cuda", {"method": "vat"}, "float32"),
+        ("cuda", {"l2i": {"hypergradient": "finite_difference"}}, "float32"),
+        ("cuda", {"l2i": {"hypergradient": "finite_difference", "outer_update": "off"}}, "bf16"),
+    ],
+    ids=str,
+)
+def test_precision_is_bf16_on_a_gpu_where_nothing_is_lost_in_it(
+    device: str, changes: dict[str, object], wanted: str
+) -> None:
+    assert precision_of(replace(recipes.get("digits"), **changes), torch.device(device)) == wanted
+
+
+def test_tf32_is_on_only_while_a_run_asks_for_it() -> None:
+    before = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
+    for precision, on in (("tf32", True), ("float32", False), ("bf16", False)):
+        with numerics(precision):
+            assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (on, on)
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
+
+
+def test_only_convolutions_are_rounded_ahead_and_gradients_come_back_whole() -> None:
+    params = {"conv": torch.randn(2, 3, 3, 3), "linear": torch.randn(2, 3), "bias": torch.randn(2)}
+    values = rounded(params)
+    assert [v.dtype for v in values.values()] == [torch.bfloat16, torch.float32, torch.float32]
+    assert (
+        torch.equal(values["conv"], params["conv"].bfloat16())
+        and values["linear"].data_ptr() == params["linear"].data_ptr()
+    )
+    assert all(torch.equal(g, values[name].float()) for name, g in whole(values).items())
+
+
+@pytest.mark.parametrize("schedule", ["constant", "rate"])
+def test_the_clock_tells_the_numbers_of_a_step(schedule: str) -> None:
+    optim = Optim(schedule="step", milestones=(10,), gamma=0.1, ema_decay=0.9)
+    run = replace(recipes.get("digits"), steps=20, optim=optim, method={"rampup": 8, "weight": 4.0})
+    clock = Clock(replace(run, l2i={"eta": 0.5, "eta_schedule": schedule}), torch.device("cpu"), torch.float64)
+    told = []
+    for step in (0, 4, 12):
+        clock.set(step)
+        told.append([float(value) for value in (clock.step, clock.weight, clock.rate, clock.eta, clock.fresh)])
+    late = 0.05 if schedule == "rate" else 0.5
+    assert told == [
+        pytest.approx([0, 0.0, 1.0, 0.5, 1.0]),
+        pytest.approx([4, 2.0, 1.0, 0.5, 0.2]),
+        pytest.approx([12, 4.0, 0.1, late, 0.1]),
+    ]

@@ -37,8 +37,8 @@ class Augment:
     fill: float = 0.0
     """What is put where nothing is known, by cutout and RandAugment."""
 
-    def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, Frame | None]:
-        """The view [B, ...] and, for images, where its points went."""
+    def __call__(self, x: Tensor, generator: Generator, *, framed: bool = True) -> tuple[Tensor, Frame | None]:
+        """The view [B, ...] and, for images where that is asked for, where its points went."""
         if x.ndim != 4:
             if self.shift or self.flip or self.cutout or self.crop or self.randaugment:
                 raise InputError(
@@ -46,27 +46,27 @@ class Augment:
                     "leave them out of data.weak and data.strong, and use noise"
                 )
             return self.perturb(x, generator), None
-        x, frame = self.move(x, generator)
+        x, frame = self.move(x, generator, framed=framed)
         x = randaugment(x, self.randaugment, generator, fill=self.fill) if self.randaugment else x
         x = self.perturb(x, generator)
         return (cutout(x, self.cutout, generator, self.fill) if self.cutout else x), frame
 
-    def move(self, x: Tensor, generator: Generator) -> tuple[Tensor, Frame]:
+    def move(self, x: Tensor, generator: Generator, *, framed: bool = True) -> tuple[Tensor, Frame | None]:
         """What takes points with it: crop, shift and flip."""
-        frame = Frame.translation(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype))
+        frame = Frame.translation(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype)) if framed else None
         if self.crop:
-            x, moved = window(x, self.crop, generator)
-            frame = frame.then(moved)
+            x, corner = window(x, self.crop, generator)
+            frame = frame and frame.then(Frame.translation(-corner.to(x.dtype)))
         if self.shift >= min(x.shape[2:]):
             raise InputError(
                 f"a shift of {self.shift} pixels moves images of {list(x.shape[2:])} out of sight; use less"
             )
         if self.shift:
-            x, moved = shift(x, self.shift, generator, self.padding)
-            frame = frame.then(moved)
+            x, corner = shift(x, self.shift, generator, self.padding)
+            frame = frame and frame.then(Frame.translation((self.shift - corner).to(x.dtype)))
         if self.flip:
-            x, moved = flip(x, generator)
-            frame = frame.then(moved)
+            x, turned = flip(x, generator)
+            frame = frame and frame.then(Frame.mirror(turned, x))
         return x, frame
 
     def perturb(self, x: Tensor, generator: Generator) -> Tensor:
@@ -90,32 +90,25 @@ def crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
     return x[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def window(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Frame]:
-    """A square window at a random place of each image."""
+def window(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """A square window at a random place of each image, and its corner."""
     if side > min(x.shape[2:]):
         raise InputError(f"a crop of {side} pixels is larger than the images of {list(x.shape[2:])}; use less")
     spare = [size - side + 1 for size in (x.shape[3], x.shape[2])]
     corner = torch.stack([torch.randint(n, (len(x),), generator=generator, device=x.device) for n in spare], dim=1)
-    return crop(x, corner, (side, side)), Frame.translation(-corner.to(x.dtype))
+    return crop(x, corner, (side, side)), corner
 
 
-def shift(x: Tensor, pixels: int, generator: Generator, padding: Padding) -> tuple[Tensor, Frame]:
-    """Each image moved by its own whole number of pixels."""
+def shift(x: Tensor, pixels: int, generator: Generator, padding: Padding) -> tuple[Tensor, Tensor]:
+    """Each image moved by its own whole number of pixels, and its corner in the padded image."""
     corner = torch.randint(2 * pixels + 1, (len(x), 2), generator=generator, device=x.device)
-    window = crop(F.pad(x, (pixels,) * 4, mode=padding), corner, (x.shape[2], x.shape[3]))
-    return window, Frame.translation((pixels - corner).to(x.dtype))
+    return crop(F.pad(x, (pixels,) * 4, mode=padding), corner, (x.shape[2], x.shape[3])), corner
 
 
-def flip(x: Tensor, generator: Generator) -> tuple[Tensor, Frame]:
-    """Every other image, on average, mirrored left to right."""
+def flip(x: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Every other image, on average, mirrored left to right, and which."""
     turned = torch.rand(len(x), generator=generator, device=x.device) < 0.5
-    scale, offset = (
-        torch.ones(len(x), 2, device=x.device, dtype=x.dtype),
-        torch.zeros(len(x), 2, device=x.device, dtype=x.dtype),
-    )
-    scale[:, 0] -= 2 * turned.to(x.dtype)
-    offset[:, 0] += (x.shape[3] - 1) * turned.to(x.dtype)
-    return torch.where(turned.view(-1, 1, 1, 1), x.flip(3), x), Frame(scale, offset)
+    return torch.where(turned.view(-1, 1, 1, 1), x.flip(3), x), turned
 
 
 def noise(x: Tensor, std: float, generator: Generator) -> Tensor:

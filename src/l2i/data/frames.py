@@ -18,6 +18,15 @@ class Frame(NamedTuple):
     def translation(offset: Tensor) -> Frame:
         return Frame(torch.ones_like(offset), offset)
 
+    @staticmethod
+    def mirror(turned: Tensor, x: Tensor) -> Frame:
+        """Left to right, for the images of `x` that are turned."""
+        scale = torch.ones(len(x), 2, device=x.device, dtype=x.dtype)
+        offset = torch.zeros(len(x), 2, device=x.device, dtype=x.dtype)
+        scale[:, 0] -= 2 * turned.to(x.dtype)
+        offset[:, 0] += (x.shape[3] - 1) * turned.to(x.dtype)
+        return Frame(scale, offset)
+
     def apply(self, points: Tensor) -> Tensor:
         """Map labels [B, 2L], laid out as x, y, x, y, …"""
         pairs = points.reshape(len(points), -1, 2)  # [B, L, 2]

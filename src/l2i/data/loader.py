@@ -96,7 +96,7 @@ class Loader:
 
     def labeled(self, part: str) -> Labeled:
         x, y = self.fetch(part)
-        view, frame = self.weak(x, self.generator)
+        view, frame = self.weak(x, self.generator, framed=self.splits.points)
         return Labeled(self.inputs(view), self.task.move(self.task.encode(y), frame))
 
     def unlabeled(self) -> Unlabeled:
@@ -104,7 +104,8 @@ class Loader:
         views: dict[str, Tensor] = {}
         frames: dict[str, Frame | None] = {}
         for name in dict.fromkeys(self.method.views):
-            view, frames[name] = (self.strong if name == "strong" else self.weak)(x, self.generator)
+            augment = self.strong if name == "strong" else self.weak
+            view, frames[name] = augment(x, self.generator, framed=self.splits.points)
             views[name] = self.inputs(view)
         here, there = frames["weak"], frames[self.method.student_view]
         frame = None if there is None or here is None else here.inverse().then(there)

@@ -94,8 +94,6 @@ class Gradients:
             batch = batch._replace(unlabeled=batch.unlabeled.first(self.run.l2i.outer_unlabeled))
         with lanes("outer"):
             imputed = method.impute(task, nets.live, batch)
-            student = method.student(task, lookahead(self.network, nets.theta), batch)
-        lanes.keep(imputed, student)
 
         def c_h(net: Net) -> Tensor:
             cost = task.loss(net(held.x), held.y)
@@ -105,8 +103,10 @@ class Gradients:
         first = [] if self.outer_step.eta is None else ["outer"]
         first += ["labeled"] if self.run.l2i.inner_supervised else []
         with lanes("holdout", *first):
+            student = method.student(task, lookahead(self.network, nets.theta), batch)
             if isinstance(nets.student, Passed):
                 student = student._replace(seen=nets.student.seen(student.inputs))
+            lanes.keep(imputed, student)
             found = self.through_labels(batch, nets, student, imputed, c_h)
             return found._replace(gradient=whole(found.gradient))
 

@@ -47,7 +47,8 @@ class Stepper:
             else:
                 group["lr"] = self.lr * float(factor)
         for name, p in self.params.items():
-            p.grad = gradient[name]
+            g = gradient[name]
+            p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)  # as one kernel for all needs it
         self.optimizer.step()
         self.optimizer.zero_grad()
 

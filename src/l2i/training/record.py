@@ -57,6 +57,9 @@ class Recorder:
     def give_up(self, error: RuntimeError) -> bool:
         """Say that steps are taken one by one from here on, or raise where the run asks for a graph."""
         reason = str(error).splitlines()[0]
+        torch.cuda.synchronize(self.generator.device)
+        for generator in (self.generator, torch.cuda.default_generators[self.stream.device_index]):
+            generator.graphsafe_set_state(generator.clone_state())  # else it goes on as if the recording had not ended
         if self.must:
             raise InputError(f"engine='graph': this step cannot be recorded ({reason}); use engine='eager'") from error
         print(f"l2i: going on without a CUDA graph, which this step does not allow ({reason})", file=sys.stderr)

@@ -1,0 +1,145 @@
+"""Shared forwards, outer steps on fewer samples or at fewer steps: what they change, and what they leave."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from l2i import Run, Trainer, recipes, replace
+from l2i.batch import Net
+from l2i.errors import InputError
+
+FLOAT64 = {"device": "cpu", "precision": "float64"}
+METHODS = ("mean-teacher", "fixmatch", "uda", "pi-model", "pseudo-label", "mixmatch", "vat", "mixup")
+
+
+def run_of(method: str, **l2i: object) -> Run:
+    run = replace(recipes.get(f"digits/{method}-l2i-40"), **FLOAT64, l2i=l2i)
+    return replace(run, model={"name": "conv", "width": 4}, batch={"labeled": 8, "unlabeled": 12, "holdout": 6})
+
+
+def after(run: Run, steps: int) -> dict[str, Tensor]:
+    """The parameters, once `steps` steps are taken."""
+    trainer = Trainer(run)
+    for step in range(steps):
+        trainer.step(step)
+    return {name: p.detach() for name, p in trainer.model.named_parameters()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor], *, atol: float = 1e-10) -> bool:
+    return all(torch.allclose(a[name], b[name], rtol=0, atol=atol) for name in a)
+
+
+@pytest.mark.parametrize("hypergradient", ["last_layer", "exact", "last_layer_paper"])
+@pytest.mark.parametrize("method", METHODS)
+def test_sharing_forwards_leaves_the_steps_as_they_are(method: str, hypergradient: str) -> None:
+    shared, apart = (after(run_of(method, share=share, hypergradient=hypergradient), 3) for share in (True, False))
+    assert same(shared, apart)
+
+
+class Counting(nn.Module):
+    """A network with BatchNorm that counts its passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.head, self.passes = nn.Linear(8, 10), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return self.head(self.body(x))
+
+
+@pytest.mark.parametrize(("method", "saved"), [("mean-teacher", 1), ("fixmatch", 2), ("mixmatch", 1)])
+def test_shared_forwards_are_not_passed_again(method: str, saved: int) -> None:
+    """The student's for the last layer and, where the model itself imputes, that of the labels."""
+    passes = []
+    for share in (False, True):
+        model = Counting()
+        trainer = Trainer(run_of(method, share=share), model=model)
+        before = trainer.model.passes
+        trainer.step(0)
+        passes.append(trainer.model.passes - before)
+    assert passes[0] - passes[1] == saved
+
+
+@pytest.mark.parametrize("hypergradient", ["last_layer", "exact"])
+def test_an_outer_step_on_the_first_samples_is_that_of_a_smaller_batch(hypergradient: str) -> None:
+    few = Trainer(run_of("fixmatch", outer_unlabeled=5, hypergradient=hypergradient))
+    whole = Trainer(run_of("fixmatch", hypergradient=hypergradient))
+    batch = whole.loader.draw(3)
+    smaller = batch._replace(unlabeled=batch.unlabeled.first(5))
+    assert len(smaller.unlabeled.strong) == 5
+    got, wanted = few.outer_gradient(batch, 3).gradient, whole.outer_gradient(smaller, 3).gradient
+    assert same(got, wanted)
+    assert not same(got, whole.outer_gradient(batch, 3).gradient, atol=1e-6)
+
+
+def test_features_shared_with_a_larger_batch_have_its_statistics() -> None:
+    """What `share` changes with outer_unlabeled: the gradient is another, but points the same way."""
+    steps = []
+    for share in (True, False):
+        run = run_of("fixmatch", outer_unlabeled=6, share=share)
+        trainer = Trainer(run)
+        nets = trainer.gradients.nets(trainer.params, shared=True)
+        batch = trainer.loader.draw(0)
+        trainer.gradients.base(batch, nets)
+        gradient = trainer.gradients.outer(batch, nets).gradient
+        steps.append(torch.cat([g.flatten() for g in gradient.values()]))
+    assert 0.9 < float(torch.cosine_similarity(steps[0], steps[1], dim=0)) < 1 - 1e-9
+
+
+def test_an_outer_step_is_taken_at_every_nth_step() -> None:
+    trainer = Trainer(run_of("mean-teacher", outer_every=3))
+    counts = []
+    for step in range(7):
+        trainer.step(step)
+        counts.append(trainer.meter.count.tolist()[-1])
+    assert counts == [1, 1, 1, 2, 2, 2, 3]
+
+
+def test_between_outer_steps_the_base_method_goes_on_alone() -> None:
+    one = Trainer(run_of("mean-teacher", outer_every=2))
+    base = Trainer(run_of("mean-teacher", outer_update="off"))
+    one.step(0)
+    base.load({name: value.clone() for name, value in one.state().items()})
+    for trainer in (one, base):
+        trainer.step(1)
+    assert same(dict(one.model.named_parameters()), dict(base.model.named_parameters()))
+
+
+@pytest.mark.parametrize("update", [{}, {"outer_update": "paper", "eta": 0.1}])
+def test_a_step_that_is_both_first_and_nth_is_the_usual_one(update: dict[str, object]) -> None:
+    assert same(after(run_of("mean-teacher", outer_every=5, **update), 1), after(run_of("mean-teacher", **update), 1))
+
+
+def test_an_outer_step_on_more_samples_than_there_are_is_refused() -> None:
+    with pytest.raises(InputError, match=r"outer_unlabeled=13 is more than batch\.unlabeled=12"):
+        Trainer(run_of("fixmatch", outer_unlabeled=13))
+    with pytest.raises(InputError, match="mixes the samples of the whole mini-batch"):
+        Trainer(run_of("mixmatch", outer_unlabeled=5, outer_target="method"))
+
+
+def test_a_forward_with_dropout_is_not_shared() -> None:
+    run = replace(run_of("mean-teacher"), model={"name": "conv", "width": 4, "dropout": 0.5})
+    assert not Trainer(run).gradients.shares and Trainer(run_of("mean-teacher")).gradients.shares
+    assert not Trainer(run_of("mean-teacher", outer_update="paper", eta=0.1)).gradients.shares
+
+
+def test_notes_are_of_the_batch_itself_and_not_of_a_copy() -> None:
+    from l2i.training.passed import Passed
+
+    passes: list[int] = []
+
+    def net(x: Tensor) -> Tensor:
+        passes.append(len(x))
+        return 2 * x
+
+    remembering: Net = Passed(net)
+    x = torch.randn(6, 3, requires_grad=True)
+    with torch.no_grad():
+        assert not remembering(x).requires_grad
+    assert remembering(x).requires_grad and torch.equal(remembering(x[:4]), 2 * x[:4])
+    assert passes == [6]
+    remembering(x.clone())
+    remembering(x[2:])
+    assert passes == [6, 6, 4]

@@ -1,0 +1,93 @@
+"""Running statistics of forwards side by side, and of forwards that leave them."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from l2i.bilevel import lookahead, trainable
+from l2i.bilevel.inner import standing_in
+from l2i.training.statistics import Moving, Statistics
+
+
+def network(momentum: float | None = 0.1) -> nn.Sequential:
+    layers = [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, momentum=momentum), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(27, 4), nn.BatchNorm1d(4, momentum=momentum)).double()
+
+
+def batches() -> list[torch.Tensor]:
+    return [1 + torch.randn(n, 1, 5, 5, dtype=torch.float64) for n in (6, 9, 4)]
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.001, 1.0, None])
+def test_settled_statistics_are_those_of_forwards_in_turn(momentum: float | None) -> None:
+    model = network(momentum)
+    plain = copy.deepcopy(model)
+    statistics = Statistics(model)
+    assert statistics.apart == (momentum is not None)
+    for _ in range(2):
+        net = Moving(statistics, trainable(model))
+        for x in batches():
+            assert torch.allclose(net(x), plain(x))
+        statistics.settle()
+    for (name, mine), theirs in zip(model.named_buffers(), plain.buffers(), strict=True):
+        assert torch.allclose(mine, theirs), name
+
+
+def test_statistics_wait_to_be_settled() -> None:
+    model = network()
+    before = [b.clone() for b in model.buffers()]
+    statistics = Statistics(model)
+    Moving(statistics, trainable(model))(batches()[0])
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), before, strict=True))
+    statistics.settle()
+    assert not torch.equal(model[1].running_mean, before[0])
+
+
+def test_other_buffers_are_not_moved_side_by_side() -> None:
+    assert not Statistics(nn.Sequential(network(), nn.InstanceNorm1d(4, track_running_stats=True))).apart
+    assert Statistics(nn.Linear(2, 2)).apart
+
+
+def test_the_gradient_of_a_cost_is_of_the_forwards_that_led_to_it() -> None:
+    model, xs = network(), batches()
+    net = Moving(Statistics(model), trainable(model))
+    first, second, third = (net(x).square().mean() for x in xs)
+    plain = [model(x).square().mean() for x in xs]
+    for cost, wanted in ((second, plain[1]), (first + 2 * third, plain[0] + 2 * plain[2])):
+        grads = torch.autograd.grad(wanted, list(model.parameters()), retain_graph=True)
+        assert all(torch.allclose(a, b) for a, b in zip(net.gradient(cost).values(), grads, strict=True))
+
+
+class Tied(nn.Module):
+    """A network whose two layers are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.frozen, self.steps = nn.Linear(4, 4), nn.Linear(4, 4), 0
+        self.second = self.first
+        self.frozen.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return self.second(self.frozen(self.first(x)))
+
+
+def test_a_lookahead_reaches_shared_weights_and_moves_no_buffer() -> None:
+    model = Tied()
+    params = {name: p.detach() + 1 for name, p in trainable(model).items()}
+    x = torch.randn(3, 4)
+    got = lookahead(model, params)(x)
+    assert (float(model.seen), model.second.weight is model.first.weight) == (0.0, True)
+    wanted = torch.func.functional_call(model, params, (x,))
+    assert torch.equal(got, wanted)
+
+
+def test_the_models_own_parameters_come_back_after_an_error() -> None:
+    model = Tied()
+    own = dict(model.named_parameters())
+    with pytest.raises(ZeroDivisionError), standing_in(model, {name: p + 1 for name, p in own.items()}):
+        raise ZeroDivisionError
+    assert all(p is own[name] for name, p in model.named_parameters())

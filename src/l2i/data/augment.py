@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, reduce
 from typing import Literal
 
 import torch
@@ -53,21 +54,22 @@ class Augment:
 
     def move(self, x: Tensor, generator: Generator, *, framed: bool = True) -> tuple[Tensor, Frame | None]:
         """What takes points with it: crop, shift and flip."""
-        frame = Frame.translation(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype)) if framed else None
+        moves: list[Frame] = []
         if self.crop:
             x, corner = window(x, self.crop, generator)
-            frame = frame and frame.then(Frame.translation(-corner.to(x.dtype)))
+            moves += [Frame.translation(-corner.to(x.dtype))] * framed
         if self.shift >= min(x.shape[2:]):
             raise InputError(
                 f"a shift of {self.shift} pixels moves images of {list(x.shape[2:])} out of sight; use less"
             )
         if self.shift:
             x, corner = shift(x, self.shift, generator, self.padding)
-            frame = frame and frame.then(Frame.translation((self.shift - corner).to(x.dtype)))
+            moves += [Frame.translation((self.shift - corner).to(x.dtype))] * framed
         if self.flip:
             x, turned = flip(x, generator)
-            frame = frame and frame.then(Frame.mirror(turned, x))
-        return x, frame
+            moves += [Frame.mirror(turned, x)] * framed
+        none = [Frame.translation(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype))] if framed else []
+        return x, reduce(Frame.then, moves or none) if framed else None
 
     def perturb(self, x: Tensor, generator: Generator) -> Tensor:
         return noise(x, self.noise, generator) if self.noise else x
@@ -82,12 +84,17 @@ class Augment:
 
 def crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
     """A window of each image; `corner` [B, 2] holds its left and top."""
-    batch, channels = x.shape[:2]
-    columns = corner[:, 0, None] + torch.arange(size[1], device=x.device)  # [B, W]
-    rows = corner[:, 1, None] + torch.arange(size[0], device=x.device)  # [B, H]
-    sample = torch.arange(batch, device=x.device).view(-1, 1, 1, 1)
-    channel = torch.arange(channels, device=x.device).view(1, -1, 1, 1)
-    return x[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    batch, channels, _, width = x.shape
+    first = corner[:, :1] + width * corner[:, 1:]  # [B, 1], in the flattened image
+    index = (first + _within(size, width, x.device)).unsqueeze(1)  # [B, 1, h w]
+    return x.flatten(2).gather(2, index.expand(-1, channels, -1)).view(batch, channels, *size)
+
+
+@cache  # without bound: a recorded step reads them
+def _within(size: tuple[int, int], width: int, device: torch.device) -> Tensor:
+    """Where the pixels of a window lie, seen from its corner, in a flattened image."""
+    rows, columns = (torch.arange(n, device=device) for n in size)
+    return (rows.unsqueeze(1) * width + columns).flatten()
 
 
 def window(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Tensor]:

@@ -15,14 +15,21 @@ class Clock:
         self.run = run
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.weight, self.rate, self.eta, self.fresh = torch.zeros(4, dtype=dtype, device=device).unbind()
+        self.told: dict[str, float] = {}
 
     def set(self, t: int) -> None:
-        """Go to a step; the values travel as arguments of kernels, so nothing waits."""
+        """Go to a step; what has changed travels as an argument of a kernel, so nothing waits."""
         run = self.run
         factor = rate_factor(run.optim, t, run.steps)
-        self.step.fill_(t)
-        self.weight.fill_(run.method.weight_at(t, run.steps))
-        self.rate.fill_(factor)
+        self.tell("step", t)
+        self.tell("weight", run.method.weight_at(t, run.steps))
+        self.tell("rate", factor)
         if run.l2i.eta is not None:
-            self.eta.fill_(run.l2i.eta * (factor if run.l2i.eta_schedule == "rate" else 1.0))
-        self.fresh.fill_(max(1 / (t + 1), 1 - run.optim.ema_decay))  # what the teacher takes of the model
+            self.tell("eta", run.l2i.eta * (factor if run.l2i.eta_schedule == "rate" else 1.0))
+        self.tell("fresh", max(1 / (t + 1), 1 - run.optim.ema_decay))  # what the teacher takes of the model
+
+    def tell(self, name: str, value: float) -> None:
+        """Write a number to the device, where it is another than before."""
+        if self.told.get(name) != value:
+            getattr(self, name).fill_(value)
+            self.told[name] = value

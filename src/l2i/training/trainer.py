@@ -110,10 +110,9 @@ class Trainer:
         """The step itself, all of it on the device; the comments give the lines of Algorithm 1."""
         batch = self.loader.take(holdout=with_outer, lanes=lanes)  # 3
         at_one_theta = with_outer and self.run.l2i.outer_update == "normalized"
-        nets, outer = self.gradients.nets(self.params, shared=at_one_theta), None
+        nets = self.gradients.nets(self.params, shared=at_one_theta)
         base = self.gradients.base(batch, nets, lanes)  # 4, 5
-        if at_one_theta:
-            outer = self.gradients.outer(batch, nets, lanes)  # 7 to 10, at the same θ
+        outer = self.gradients.outer(batch, nets, lanes) if at_one_theta else None  # 7 to 10, at the same θ
         lanes.join()
         self.gradients.statistics.settle()
         total = gradient = base.gradient
@@ -124,8 +123,10 @@ class Trainer:
             outer = self.gradients.outer(batch, self.gradients.nets(self.params))  # 7 to 10, at θ̂
             self.outer_optimizer(outer.gradient, self.clock.rate)  # 11
         self.optimizer.decay()
+        with lanes("impute"):
+            self.meter.add(self.measured(base.costs, gradient, outer), self.clock.step)
         self.teacher.update(self.model, self.clock.fresh)
-        self.meter.add(self.measured(base.costs, gradient, outer), self.clock.step)
+        lanes.join()
 
     def base_gradient(self, batch: Batch, t: int) -> BaseGradient:
         """The gradient of C^T + λ C^U at step t, which moves the running statistics."""

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from derivatives import Inputs, directional, flat, gradient_of, leaves, twice
 from l2i.models import norm
 from l2i.models.norm import FusedNormAct, NormAct, gradients, tangent
 from problems import relative
@@ -16,7 +16,6 @@ EPS, SLOPE = 1e-5, 0.1
 CHANNELS_LAST = {"memory_format": torch.channels_last}
 SHAPES = [(64, 128, 8, 8), (64, 64, 16, 16), (65, 32, 32, 32), (5, 16, 9, 9), (3, 48, 7, 5), (2, 3, 300, 301)]
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
-Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -28,32 +27,6 @@ def draw(shape: tuple[int, ...] = (4, 6, 5, 3)) -> Inputs:
     channels = shape[1]
     x = torch.randn(shape) * (0.5 + torch.rand(channels, 1, 1)) + 10 * torch.randn(channels, 1, 1)
     return x.contiguous(**CHANNELS_LAST), torch.randn(channels), torch.randn(channels)
-
-
-def leaves(inputs: Inputs, **to: object) -> Inputs:
-    x, weight, bias = (value.detach().to(**to).requires_grad_() for value in inputs)
-    return x, weight, bias
-
-
-def directional(function: object, inputs: Inputs, dots: Inputs, which: tuple[bool, ...] = (True,) * 3) -> Tensor:
-    with forward_ad.dual_level():
-        duals = [forward_ad.make_dual(p, t) if on else p for p, t, on in zip(inputs, dots, which, strict=True)]
-        return forward_ad.unpack_dual(function(*duals)).tangent
-
-
-def flat(values: tuple[Tensor, ...]) -> Tensor:
-    return torch.cat([value.flatten() for value in values])
-
-
-def gradient_of(function: object, dy: Tensor) -> object:
-    """The gradient of ⟨function, dy⟩ in x and weight."""
-    return lambda x, weight, bias: flat(torch.autograd.grad((function(x, weight, bias) * dy).sum(), (x, weight)))
-
-
-def twice(function: object, inputs: Inputs, dy: Tensor, v: Inputs) -> Tensor:
-    """The Hessian of ⟨function, dy⟩ in x and weight times v, by two backward passes."""
-    first = torch.autograd.grad(function(*inputs), inputs[:2], dy, create_graph=True)
-    return flat(torch.autograd.grad(first, inputs[:2], v[:2]))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -149,9 +122,10 @@ class Case:
         return y
 
     def gradients(self) -> tuple[Tensor, ...]:
-        y = self(*self.fused)
+        inputs = leaves(self.fused)  # made here, on the stream that is used
+        y = self(*inputs)
         assert type(y.grad_fn).__name__ == "FusedNormActBackward"
-        return y, *torch.autograd.grad(y, self.fused, self.dy)
+        return y, *torch.autograd.grad(y, inputs, self.dy)
 
 
 @pytest.fixture(params=product(TOLERANCES, SHAPES), ids=str)

@@ -1,10 +1,13 @@
 """The landmark network of Zhang et al. (2014), the paper's network for AFLW, in the sizes of its released code."""
 
+from collections import OrderedDict
+
 import torch
 from torch import nn
 
 from l2i.errors import InputError
 from l2i.models.base import Classifier, Network
+from l2i.models.stage import Stage
 
 FEATURES = 256
 CONVOLUTIONS = ((20, 5), (48, 5), (64, 3))  # channels and kernel of those followed by pooling
@@ -19,16 +22,17 @@ def tcdcn(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
             f"not samples of shape {list(shape)}; enlarge the images, use model.name='conv' for small images, "
             "or model.name='mlp' for other samples"
         )
-    layers: list[nn.Module] = []
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = shape[0]
     for width, kernel in CONVOLUTIONS:
         # pooled, then squashed: the same, since hardtanh never falls, on a quarter of the values
-        layers += [nn.Conv2d(channels, width, kernel), nn.MaxPool2d(2), nn.Hardtanh()]
+        layers[str(3 * len(layers))] = Stage(channels, width, kernel, filled=True)  # names as checkpoints have them
         channels = width
-    layers += [nn.Conv2d(channels, LAST[0], LAST[1]), nn.Hardtanh(), nn.Flatten()]
     flat = LAST[0] * flat_side(shape[1]) * flat_side(shape[2])
-    linear = [nn.Linear(flat, FEATURES), nn.Dropout(network.dropout)]
-    model = Classifier(nn.Sequential(*layers, *linear), FEATURES, outputs)
+    last = [nn.Conv2d(channels, LAST[0], LAST[1]), nn.Hardtanh(), nn.Flatten()]
+    last += [nn.Linear(flat, FEATURES), nn.Dropout(network.dropout)]
+    layers.update((str(3 * len(CONVOLUTIONS) + i), layer) for i, layer in enumerate(last))
+    model = Classifier(nn.Sequential(layers), FEATURES, outputs)
     # in this layout pooling is several times faster on a CPU
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 

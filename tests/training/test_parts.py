@@ -16,21 +16,22 @@ from l2i.training.checkpoint import checkpoints, load_checkpoint, newest_whole, 
 from l2i.training.clock import Clock
 from l2i.training.ema import Teacher
 from l2i.training.evaluate import best_step, final_figure, final_steps, is_evaluated, outputs_of
+from l2i.training.flat import Flat
 from l2i.training.meter import NAMES, Meter
 from l2i.training.optim import Stepper, rate_factor
-from l2i.training.precision import numerics, precision_of, rounded, whole
+from l2i.training.precision import matrices, numerics, precision_of, rounded
 
 
 def test_the_teacher_averages_parameters_and_copies_buffers() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    teacher = Teacher(model)
+    teacher, flat = Teacher(model), Flat(dict(model.named_parameters()))
     average = model[0].weight.detach().clone()
     for step in range(20):
         with torch.no_grad():
             model[0].weight.normal_()
             model[1].running_mean.normal_()
         alpha = min(1 - 1 / (step + 1), 0.9)
-        teacher.update(model, torch.tensor(1 - alpha))
+        teacher.update(model, flat.values, torch.tensor(1 - alpha))
         average = alpha * average + (1 - alpha) * model[0].weight.detach()
     assert torch.allclose(teacher.model[0].weight, average, atol=1e-6)
     assert torch.equal(teacher.model[1].running_mean, model[1].running_mean)
@@ -222,15 +223,40 @@ def test_tf32_is_on_only_while_a_run_asks_for_it() -> None:
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
 
 
-def test_only_convolutions_are_rounded_ahead_and_gradients_come_back_whole() -> None:
-    params = {"conv": torch.randn(2, 3, 3, 3), "linear": torch.randn(2, 3), "bias": torch.randn(2)}
-    values = rounded(params)
-    assert [v.dtype for v in values.values()] == [torch.bfloat16, torch.float32, torch.float32]
-    assert (
-        torch.equal(values["conv"], params["conv"].bfloat16())
-        and values["linear"].data_ptr() == params["linear"].data_ptr()
+def test_only_matrices_are_rounded_ahead() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 2))
+    names = matrices(model)
+    assert names == ["0.weight", "0.bias", "3.weight", "3.bias"]
+    values = rounded(dict(model.named_parameters()), names)
+    for name, p in model.named_parameters():
+        assert torch.equal(values[name], p.bfloat16() if name in names else p)
+        assert values[name].requires_grad is False
+
+
+def test_parameters_in_one_piece_are_what_they_were() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(5, 7)).to(memory_format=torch.channels_last)
+    params = dict(model.named_parameters())
+    before = {name: p.detach().clone() for name, p in params.items()}
+    flat = Flat(params)
+    assert all(torch.equal(p, before[name]) and p.stride() == before[name].stride() for name, p in params.items())
+    with torch.no_grad():
+        flat.values.mul_(2)
+    assert all(torch.equal(p, 2 * before[name]) for name, p in model.named_parameters())
+    assert all(p.data_ptr() % 256 == flat.values.data_ptr() % 256 for p in params.values())
+
+
+def test_a_gradient_in_one_piece_comes_apart_again() -> None:
+    params = dict(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Linear(5, 7)).named_parameters())
+    flat = Flat(params)
+    gradient = {name: torch.randn_like(p) for name, p in params.items()}
+    gradient["0.weight"] = gradient["0.weight"].bfloat16()
+    del gradient["1.bias"]
+    piece = flat.gathered(gradient)
+    assert float(piece.norm()) == pytest.approx(
+        float(torch.cat([g.float().flatten() for g in gradient.values()]).norm())
     )
-    assert all(torch.equal(g, values[name].float()) for name, g in whole(values).items())
+    parts = flat.split(piece)
+    assert all(torch.equal(parts[name], g.float()) for name, g in gradient.items()) and not parts["1.bias"].any()
 
 
 @pytest.mark.parametrize("schedule", ["constant", "rate"])

@@ -83,11 +83,9 @@ def norm(gradient: Params) -> Tensor:
     return size
 
 
-def scaled_to(base: Params, outer: Params, *, ratio: float) -> Params:
-    """g_outer with a norm of `ratio` times that of g_base; nothing, where it has vanished."""
-    size = norm(outer)
-    scale = torch.where(size > 0, ratio * norm(base) / size, size)
-    return dict(zip(outer, torch._foreach_mul(list(outer.values()), scale), strict=True))
+def scale_of(size: Tensor, own: Tensor, *, ratio: float) -> Tensor:
+    """What brings a gradient of norm `own` to `ratio` times `size`; nothing, where it has vanished."""
+    return torch.where(own > 0, ratio * size / own, own)
 
 
 def added(one: Params, other: Params) -> Params:
@@ -97,4 +95,5 @@ def added(one: Params, other: Params) -> Params:
 
 def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:
     """g_base + ρ · ‖g_base‖/‖g_outer‖ · g_outer: both gradients in one optimizer step, at a fixed ratio."""
-    return added(base, scaled_to(base, outer, ratio=rho))
+    scale = scale_of(norm(base), norm(outer), ratio=rho)
+    return added(base, dict(zip(outer, torch._foreach_mul(list(outer.values()), scale), strict=True)))

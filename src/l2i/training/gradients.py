@@ -6,21 +6,23 @@ from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from l2i.batch import Batch, Imputed, Net, Params, Student
 from l2i.bilevel.head import Head
 from l2i.bilevel.hypergradient import Cost
 from l2i.bilevel.inner import leaves, lookahead
-from l2i.bilevel.outer import OuterGradient, OuterStep, added
+from l2i.bilevel.outer import OuterGradient, OuterStep
 from l2i.config import Run
 from l2i.lanes import IN_TURN, Lanes
 from l2i.methods.base import Costs, Method
 from l2i.methods.pi_model import PiModel, SquashedPiModel
 from l2i.tasks.base import Task
 from l2i.training.clock import Clock
+from l2i.training.flat import Flat
 from l2i.training.passed import Passed
-from l2i.training.precision import Autocast, rounded, whole
+from l2i.training.precision import Autocast, matrices, rounded
 from l2i.training.statistics import Moving, Statistics
 
 
@@ -28,11 +30,18 @@ class BaseGradient(NamedTuple):
     """What the base step gives: its costs, and the gradient of C^T + λ C^U in parts that add up."""
 
     costs: Costs
-    parts: list[Params]
+    parts: list[Tensor]  # in one piece, see `Flat`
 
     @property
-    def gradient(self) -> Params:
-        return reduce(added, self.parts)
+    def gradient(self) -> Tensor:
+        return reduce(torch.add, self.parts)
+
+
+class HeldGradient(NamedTuple):
+    """What the outer step gives, in one piece: see `OuterGradient`."""
+
+    gradient: Tensor
+    c_h: Tensor
 
 
 class Nets(NamedTuple):
@@ -49,28 +58,41 @@ class Gradients:
     """Both gradients, for a run's method, task and network. `lanes` says what may go side by side."""
 
     def __init__(
-        self, run: Run, task: Task, network: nn.Module, teacher: nn.Module, outer: OuterStep | None, clock: Clock
+        self,
+        run: Run,
+        task: Task,
+        *,
+        network: nn.Module,
+        teacher: nn.Module,
+        outer: OuterStep | None,
+        clock: Clock,
+        flat: Flat,
     ) -> None:
-        self.run, self.task, self.network, self.outer_step, self.clock = run, task, network, outer, clock
+        self.run, self.task, self.clock, self.flat = run, task, clock, flat
+        self.network, self.outer_step = network, outer
         self.imputer = {"model": network, "teacher": teacher}[run.method.imputer]
         self.statistics = Statistics(network)
         view = run.method.student_view
         targets = {"soft": PiModel(student_view=view), "tanh": SquashedPiModel(student_view=view), "method": run.method}
         self.outer_method: Method = targets[run.l2i.outer_target]
+        self.head = None
+        if outer is not None and run.l2i.hypergradient.startswith("last_layer"):
+            self.head = Head.of(network, outer.head)
+        kept = [] if self.head is None else self.head.names  # the closed form is for a head of full precision
+        self.rounds = [n for n in matrices(network) if n not in kept] if isinstance(network, Autocast) else []
         self.shares = False
         """Whether an outer step at the same θ looks at what the base step has passed."""
 
     def nets(self, params: Params, *, shared: bool = False) -> Nets:
         """The nets at `params`; where they are shared, those that remember what they have passed."""
-        l2i, values = self.run.l2i, rounded(params) if isinstance(self.network, Autocast) else params
+        l2i, values = self.run.l2i, rounded(params, self.rounds)
         theta = leaves(values if self.outer_step is None or self.outer_step.eta is None else params)  # θ* is no bf16
         moving, live = Moving(self.statistics, values), lookahead(self.network, theta)
         own = self.imputer is self.network
         imputer = live if own else lookahead(self.imputer, dict(self.imputer.named_parameters()))
         if not shared or not self.shares or self.outer_step is None:
             return Nets(moving, moving, imputer, live, theta)
-        last_layer = l2i.hypergradient.startswith("last_layer")
-        student = Passed(moving, Head.of(self.network, self.outer_step.head)) if last_layer else moving
+        student = moving if self.head is None else Passed(moving, self.head)
         if own and not l2i.outer_unlabeled:
             imputer = live = Passed(live)  # the labels of both steps from one forward
         return Nets(moving, student, imputer, live, theta)
@@ -79,14 +101,14 @@ class Gradients:
         """The gradient of C^T + λ C^U(Z), with labels imputed at θ (or by the teacher)."""
         costs = self.run.method.costs(self.task, nets.student, nets.imputer, batch, lanes)
         with lanes("labeled"):
-            parts = [whole(nets.moving.gradient(costs.c_t))]
+            parts = [self.flat.gathered(nets.moving.gradient(costs.c_t))]
         if costs.c_u.requires_grad:
             with lanes("student"):
-                parts.append(whole(nets.moving.gradient(self.clock.weight * costs.c_u)))
+                parts.append(self.flat.gathered(nets.moving.gradient(self.clock.weight * costs.c_u)))
         lanes.keep(costs, parts)
         return BaseGradient(costs, parts)
 
-    def outer(self, batch: Batch, nets: Nets, lanes: Lanes = IN_TURN) -> OuterGradient:
+    def outer(self, batch: Batch, nets: Nets, lanes: Lanes = IN_TURN) -> HeldGradient:
         """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""
         assert self.outer_step is not None and batch.holdout is not None
         method, task, held = self.outer_method, self.task, batch.holdout
@@ -108,7 +130,7 @@ class Gradients:
                 student = student._replace(seen=nets.student.seen(student.inputs))
             lanes.keep(imputed, student)
             found = self.through_labels(batch, nets, student, imputed, c_h)
-            return found._replace(gradient=whole(found.gradient))
+            return HeldGradient(self.flat.gathered(found.gradient), found.c_h)
 
     def through_labels(self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost) -> OuterGradient:
         """The outer step proper, with C^T in its inner step where the run says so."""

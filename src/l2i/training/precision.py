@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -34,24 +34,20 @@ def numerics(precision: str) -> Iterator[None]:
         matmul.allow_tf32 = before
 
 
-def rounded(params: Params) -> Params:
-    """Convolutions' weights as bf16 forwards take them, made once for all forwards at θ; the rest as it is."""
-    wide = [name for name, p in params.items() if p.ndim > 2]
-    return {**detached(params), **copied([params[name].detach() for name in wide], torch.bfloat16, wide)}
+def matrices(network: nn.Module) -> list[str]:
+    """The parameters that bf16 forwards round: those of convolutions and linear layers."""
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    found = {id(p) for module in network.modules() if isinstance(module, kinds) for p in module._parameters.values()}
+    return [name for name, p in network.named_parameters() if id(p) in found]
 
 
-def whole(gradient: Params) -> Params:
-    """A gradient in float32 or better."""
-    low = [name for name, g in gradient.items() if g.dtype == torch.bfloat16]
-    return {**gradient, **copied([gradient[name] for name in low], torch.float32, low)} if low else gradient
-
-
-def copied(values: list[Tensor], dtype: torch.dtype, names: list[str]) -> Params:
-    """Copies of another type, all in one go."""
-    made = [torch.empty_like(value, dtype=dtype) for value in values]
+def rounded(params: Params, names: Collection[str]) -> Params:
+    """The parameters with some in bf16, rounded once for all forwards at θ."""
+    mine = [name for name in names if name in params]
+    made = [torch.empty_like(params[name].detach(), dtype=torch.bfloat16) for name in mine]
     if made:
-        torch._foreach_copy_(made, values)
-    return dict(zip(names, made, strict=True))
+        torch._foreach_copy_(made, [params[name].detach() for name in mine])
+    return {**detached(params), **dict(zip(mine, made, strict=True))}
 
 
 class Autocast(nn.Module):

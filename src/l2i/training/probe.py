@@ -53,7 +53,7 @@ def outputs_either_way(trainer: Trainer, step: int, samples: Samples) -> tuple[T
 
 def base_step(trainer: Trainer, batch: Batch, t: int) -> None:
     """The step that the base method alone takes."""
-    trainer.optimizer(trainer.base_gradient(batch, t).gradient, trainer.clock.rate)
+    trainer.optimizer(trainer.base_gradient(batch, t), trainer.clock.rate)
     trainer.optimizer.decay()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from l2i.batch import Batch, Params
 from l2i.bilevel.inner import lookahead, trainable
-from l2i.bilevel.outer import OuterGradient, norm, normalized_sum
+from l2i.bilevel.outer import scale_of
 from l2i.config import Run
 from l2i.data.loader import Loader
 from l2i.data.split import Samples, Splits
@@ -21,7 +21,8 @@ from l2i.training.build import build_model, channels_last, dtype_of, load_splits
 from l2i.training.clock import Clock
 from l2i.training.ema import Teacher
 from l2i.training.evaluate import outputs_of
-from l2i.training.gradients import BaseGradient, Gradients
+from l2i.training.flat import Flat
+from l2i.training.gradients import Gradients, HeldGradient
 from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast, numerics, precision_of
@@ -51,14 +52,21 @@ class Trainer:
         self.model = channels_last(model) if self.device.type == "cuda" else model
         self.teacher = Teacher(self.model)
         self.network = self.at_precision(self.model)
-        self.params = trainable(self.network)
+        self.flat, self.params = Flat(dict(self.network.named_parameters())), trainable(self.network)
         self.optimizer = self.outer_optimizer = Stepper(self.params, run.optim)
         if run.l2i.outer_optimizer == "own":
             self.outer_optimizer = Stepper(self.params, run.optim, lr=run.l2i.outer_rate)
         self.outer = make_outer(run, self.task, self.network)
         self.clock = Clock(run, self.device, dtype)
-        teacher = self.at_precision(self.teacher.model)
-        self.gradients = Gradients(run, self.task, self.network, teacher, self.outer, self.clock)
+        self.gradients = Gradients(
+            run,
+            self.task,
+            network=self.network,
+            teacher=self.at_precision(self.teacher.model),
+            outer=self.outer,
+            clock=self.clock,
+            flat=self.flat,
+        )
         self.loader = Loader(
             self.splits,
             self.task,
@@ -117,39 +125,40 @@ class Trainer:
         self.gradients.statistics.settle()
         total = gradient = base.gradient
         if outer is not None:
-            total = normalized_sum(gradient, outer.gradient, rho=self.run.l2i.rho)
-        self.optimizer(total, self.clock.rate)  # 6, and 11 where both are at one θ
+            scale = scale_of(gradient.norm(), outer.gradient.norm(), ratio=self.run.l2i.rho)
+            total = torch.addcmul(gradient, outer.gradient, scale)
+        self.optimizer(self.flat.split(total), self.clock.rate)  # 6, and 11 where both are at one θ
         if with_outer and outer is None:
             outer = self.gradients.outer(batch, self.gradients.nets(self.params))  # 7 to 10, at θ̂
-            self.outer_optimizer(outer.gradient, self.clock.rate)  # 11
+            self.outer_optimizer(self.flat.split(outer.gradient), self.clock.rate)  # 11
         self.optimizer.decay()
         with lanes("impute"):
             self.meter.add(self.measured(base.costs, gradient, outer), self.clock.step)
-        self.teacher.update(self.model, self.clock.fresh)
+        self.teacher.update(self.model, self.flat.values, self.clock.fresh)
         lanes.join()
 
-    def base_gradient(self, batch: Batch, t: int) -> BaseGradient:
+    def base_gradient(self, batch: Batch, t: int) -> Params:
         """The gradient of C^T + λ C^U at step t, which moves the running statistics."""
         self.clock.set(t)
         with numerics(self.precision):
             base = self.gradients.base(batch, self.gradients.nets(self.params))
             self.gradients.statistics.settle()
-        return base
+        return self.flat.split(base.gradient)
 
-    def outer_gradient(self, batch: Batch, t: int) -> OuterGradient:
+    def outer_gradient(self, batch: Batch, t: int) -> Params:
         """∂C^H/∂θ through the imputed labels, at step t."""
         self.clock.set(t)
         with numerics(self.precision):
-            return self.gradients.outer(batch, self.gradients.nets(self.params))
+            found = self.gradients.outer(batch, self.gradients.nets(self.params))
+        return self.flat.split(found.gradient)
 
-    def measured(self, costs: Costs, gradient: Params, outer: OuterGradient | None) -> dict[str, Tensor]:
+    def measured(self, costs: Costs, gradient: Tensor, outer: HeldGradient | None) -> dict[str, Tensor]:
         """The step's figures, still on the device."""
-        size = norm(gradient)
-        parameters = norm({name: p.detach() for name, p in self.params.items()})
-        found = {"c_t": costs.c_t, "c_u": costs.c_u, "gradient": size, "parameters": parameters}
+        size = gradient.norm()
+        found = {"c_t": costs.c_t, "c_u": costs.c_u, "gradient": size, "parameters": self.flat.values.norm()}
         if outer is None:
             return found
-        own = norm(outer.gradient)
+        own = outer.gradient.norm()
         ratio = torch.where(size > 0, own / size, 0 * own)
         applied = torch.where(own * size > 0, self.run.l2i.rho, 0 * own)
         realised = applied if self.run.l2i.outer_update == "normalized" else ratio

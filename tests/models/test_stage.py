@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from derivatives import Inputs, directional, flat, gradient_of, leaves, twice
 from l2i.models import stage
 from l2i.models.base import Network
+from l2i.models.fused import plain
 from l2i.models.stage import CLAMPED, ROWS, FusedFirst, FusedPool, Stage, gradients, select, spread
 from l2i.models.tcdcn import tcdcn
 from problems import relative
@@ -233,9 +234,7 @@ def test_ties_limits_and_what_is_no_number_go_as_in_pytorch() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("bf16", [False, True])
-def test_tcdcn_is_as_near_to_the_cpus_as_pytorchs_kernels(
-    bf16: bool, exact_convolutions: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tcdcn_is_as_near_to_the_cpus_as_pytorchs_kernels(bf16: bool, exact_convolutions: None) -> None:
     model, x = tcdcn((1, 60, 60), 10, Network(name="tcdcn")), torch.rand(64, 1, 60, 60)
 
     def results(device: str) -> tuple[Tensor, ...]:
@@ -245,6 +244,7 @@ def test_tcdcn_is_as_near_to_the_cpus_as_pytorchs_kernels(
         return y.detach().cpu(), flat(found).cpu()
 
     exact, fused = results("cpu"), results("cuda")
-    monkeypatch.setattr(stage, "_has_triton", lambda: False)
-    for mine, theirs, wanted in zip(fused, results("cuda"), exact, strict=True):
+    with plain():
+        pytorchs = results("cuda")
+    for mine, theirs, wanted in zip(fused, pytorchs, exact, strict=True):
         assert relative(mine, wanted) < 1.5 * relative(theirs, wanted) + 1e-4

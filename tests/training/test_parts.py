@@ -218,7 +218,7 @@ def test_precision_is_bf16_on_a_gpu_where_nothing_is_lost_in_it(
 def test_tf32_is_on_only_while_a_run_asks_for_it() -> None:
     before = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
     for precision, on in (("tf32", True), ("float32", False), ("bf16", False)):
-        with numerics(precision):
+        with numerics(precision, torch.device("cpu")):
             assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (on, on)
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
 

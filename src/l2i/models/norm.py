@@ -1,14 +1,14 @@
 """BatchNorm with its leaky ReLU as one module: fused kernels where they apply, PyTorch's own elsewhere."""
 
-from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 from torch.nn import functional as F
+
+from l2i.models.fused import is_dual, usable
 
 FUSED = (torch.bfloat16, torch.float16, torch.float32)
 ROWS = (0, 2, 3)  # what the statistics of a channel run over
@@ -22,7 +22,7 @@ class NormAct(nn.BatchNorm2d):
         self.slope = slope
 
     def forward(self, x: Tensor) -> Tensor:
-        if not (_has_triton() and self._fusible(x)):
+        if not (usable(x) and self._fusible(x)):
             return F.leaky_relu(super().forward(x), self.slope)
         running = (self.running_mean, self.running_var, self.num_batches_tracked)
         moved = running if self.track_running_stats and self.running_mean is not None else None
@@ -33,7 +33,7 @@ class NormAct(nn.BatchNorm2d):
     def _fusible(self, x: Tensor) -> bool:
         return (
             (self.training and self.affine and self.momentum is not None)
-            and (x.is_cuda and x.dim() == 4 and x.dtype in FUSED and self.weight.dtype == torch.float32)
+            and (x.dim() == 4 and x.dtype in FUSED and self.weight.dtype == torch.float32)
             and x.is_contiguous(memory_format=torch.channels_last)
             and x.shape[1] < x.numel() < 2**31  # more than one value a channel, and offsets of 32 bits
         )
@@ -65,7 +65,7 @@ class FusedNormAct(Function):
         if dy is None:
             return (None,) * 7
         x, weight, bias, *_ = ctx.saved_tensors
-        if torch.is_grad_enabled() or any(_is_dual(t) for t in (x, weight, bias, dy)):
+        if torch.is_grad_enabled() or any(is_dual(t) for t in (x, weight, bias, dy)):
             found = gradients(x, weight, bias, dy, eps=ctx.eps, slope=ctx.slope)
         else:
             found = _kernels().backward(ctx.saved_tensors, dy, slope=ctx.slope)
@@ -127,15 +127,6 @@ def _projected(d: Tensor, hat: Tensor, scale: Tensor) -> Tensor:
 
 def _channels(values: Tensor) -> Tensor:
     return values[:, None, None]
-
-
-def _is_dual(value: Tensor) -> bool:
-    return forward_ad.unpack_dual(value).tangent is not None
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 def _kernels() -> Any:

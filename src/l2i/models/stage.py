@@ -1,14 +1,14 @@
 """A convolution, its max pooling and its hardtanh as one module: fused kernels on a GPU, PyTorch's own elsewhere."""
 
-from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 from torch.nn import functional as F
+
+from l2i.models.fused import is_dual, usable
 
 HALF = (torch.bfloat16, torch.float16)
 FUSED = (*HALF, torch.float32)
@@ -31,7 +31,7 @@ class Stage(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        if not (_has_triton() and self._fusible(x)):
+        if not (usable(x) and self._fusible(x)):
             return F.hardtanh(F.max_pool2d(F.conv2d(x, self._weight(x), self.bias), 2))
         dtype, width = _dtype(x), _whole(self.out_channels) if self.filled else self.out_channels
         with torch.cuda.device_of(x):  # Triton launches on the current device
@@ -51,7 +51,7 @@ class Stage(nn.Conv2d):
         return fits and _dtype(x) in HALF and (torch.is_autocast_enabled("cuda") or x.dtype == self.weight.dtype)
 
     def _fusible(self, x: Tensor) -> bool:
-        if not (x.is_cuda and x.dim() == 4 and x.dtype in FUSED and _dtype(x) in FUSED and self.weight.dtype in FUSED):
+        if not (x.dim() == 4 and x.dtype in FUSED and _dtype(x) in FUSED and self.weight.dtype in FUSED):
             return False
         height, width = (side - kernel + 1 for side, kernel in zip(x.shape[2:], self.kernel_size, strict=True))
         values = x.shape[0] * height * width * _whole(self.out_channels)
@@ -75,7 +75,7 @@ class FusedFirst(Function):
         if dy is None:
             return (None,) * 5
         x, weight, bias, code = ctx.saved_tensors
-        if torch.is_grad_enabled() or any(_is_dual(t) for t in (x, weight, dy)):
+        if torch.is_grad_enabled() or any(is_dual(t) for t in (x, weight, dy)):
             return (*gradients(x, weight, bias, code, dy, ctx.dtype, (ctx.needs_input_grad[0], True)), None, None)
         dx = None
         if ctx.needs_input_grad[0]:
@@ -111,7 +111,7 @@ class FusedPool(Function):
         if dy is None:
             return (None,) * 3
         bias, code = ctx.saved_tensors
-        if not (torch.is_grad_enabled() or _is_dual(dy)):
+        if not (torch.is_grad_enabled() or is_dual(dy)):
             return (*_kernels().spread(dy, bias, code, ctx.size), None)
         dc = spread(dy, code, ctx.size)
         return dc, dc.sum(ROWS, dtype=torch.promote_types(dy.dtype, torch.float32)).to(bias.dtype), None
@@ -196,7 +196,7 @@ def _whole(channels: int) -> int:
 def _applied(function: type[Function], *arguments: Any) -> Tensor:
     """The function, or its kernel alone where no derivative will be asked for, so that no code is kept."""
     tensors = [a for a in arguments if isinstance(a, Tensor)]
-    if any(_is_dual(t) or (t.requires_grad and torch.is_grad_enabled()) for t in tensors):
+    if any(is_dual(t) or (t.requires_grad and torch.is_grad_enabled()) for t in tensors):
         return function.apply(*arguments)  # type: ignore[no-any-return]
     kernel = {FusedFirst: _kernels().first, FusedPool: _kernels().pool}[function]
     return kernel(*arguments, keep=False)[0]  # type: ignore[no-any-return]
@@ -204,15 +204,6 @@ def _applied(function: type[Function], *arguments: Any) -> Tensor:
 
 def _differentiable(*values: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(value is not None and value.requires_grad for value in values)
-
-
-def _is_dual(value: Tensor) -> bool:
-    return forward_ad.unpack_dual(value).tangent is not None
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 def _kernels() -> Any:

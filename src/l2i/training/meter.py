@@ -23,7 +23,7 @@ class Meter:
         """Take in a step's values, those of the outer step where there was one; nothing leaves the device."""
         names = [name for name in NAMES if name in values]
         assert names == list(NAMES[: len(names)])
-        row = torch.stack([values[name].detach().double() for name in names])
+        row = torch.stack([values[name].detach() for name in names]).double()
         self.total[: len(row)] += row
         self.count[: len(row)] += 1
         first = self.first_bad[: len(row)]

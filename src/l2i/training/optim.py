@@ -43,7 +43,7 @@ class Stepper:
         """θ ← θ − opt(gradient), at `factor` times the learning rate."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].copy_(self.lr * factor)
+                torch.mul(factor, self.lr, out=group["lr"])
             else:
                 group["lr"] = self.lr * float(factor)
         for name, p in self.params.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +22,14 @@ def precision_of(run: Run, device: torch.device) -> str:
 
 
 @contextmanager
-def numerics(precision: str) -> Iterator[None]:
-    """On a GPU: cuDNN's fastest algorithms, and products of float32 in TF32 only where the run says so."""
+def numerics(precision: str, device: torch.device) -> Iterator[None]:
+    """On a GPU, made the current one: cuDNN's fastest algorithms, and TF32 in products only where the run says so."""
     matmul, cudnn, tf32 = torch.backends.cuda.matmul, torch.backends.cudnn, precision == "tf32"
     before, fixed = matmul.allow_tf32, cudnn.deterministic
     matmul.allow_tf32 = tf32
     try:
-        with cudnn.flags(enabled=cudnn.enabled, benchmark=not fixed, deterministic=fixed, allow_tf32=tf32):
+        flags = cudnn.flags(enabled=cudnn.enabled, benchmark=not fixed, deterministic=fixed, allow_tf32=tf32)
+        with flags, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:
         matmul.allow_tf32 = before

@@ -108,7 +108,7 @@ class Trainer:
         self.clock.set(t)
         self.loader.turn_to(t)
         outer = self.outer is not None and t % self.run.l2i.outer_every == 0
-        with numerics(self.precision):
+        with numerics(self.precision, self.device):
             if self.recorder is None:
                 self.take(outer, IN_TURN)
             else:
@@ -140,7 +140,7 @@ class Trainer:
     def base_gradient(self, batch: Batch, t: int) -> Params:
         """The gradient of C^T + λ C^U at step t, which moves the running statistics."""
         self.clock.set(t)
-        with numerics(self.precision):
+        with numerics(self.precision, self.device):
             base = self.gradients.base(batch, self.gradients.nets(self.params))
             self.gradients.statistics.settle()
         return self.flat.split(base.gradient)
@@ -148,7 +148,7 @@ class Trainer:
     def outer_gradient(self, batch: Batch, t: int) -> Params:
         """∂C^H/∂θ through the imputed labels, at step t."""
         self.clock.set(t)
-        with numerics(self.precision):
+        with numerics(self.precision, self.device):
             found = self.gradients.outer(batch, self.gradients.nets(self.params))
         return self.flat.split(found.gradient)
 
@@ -216,7 +216,7 @@ class Trainer:
     def predict(self, samples: Samples, told: Callable[[int], None] = lambda count: None) -> Tensor:
         """The averaged model's outputs."""
         model = self.at_precision(self.teacher.model)
-        with numerics(self.precision):
+        with numerics(self.precision, self.device):
             return outputs_of(model, samples, self.inputs, workers=self.run.data.workers, told=told)
 
     def inputs(self, raw: Tensor) -> Tensor:

@@ -63,7 +63,9 @@ def report(table: str, lines: list[Line], options: CompareOptions) -> None:
     Console(highlight=False, width=wide.measure(shown).maximum).print(shown)  # a figure is never cut off
     for line in notes(lines, references):
         console.print(line)
-    console.print(f"On {first.hardware}; torch {first.versions['torch']}, l2i {first.versions['l2i']}.")
+    console.print(
+        f"On {first.hardware}, {first.precision}; torch {first.versions['torch']}, l2i {first.versions['l2i']}."
+    )
     path = Path(options.out) / f"{table}.json"
     write_whole(path, (json.dumps(kept(lines, references), indent=2) + "\n").encode())
     console.print(f"Kept in {path}.")
@@ -77,7 +79,8 @@ def notes(lines: list[Line], references: dict[str, float]) -> list[str]:
         found.append(
             "Δ: L2I minus its baseline, paired by seed, after as many steps or as long a time; below 0, L2I is better."
         )
-    found.append("seconds: of a run, on average.")
+    beside = max(result.at_once for line in lines for result in line.results)
+    found.append(f"seconds: of a run, on average{f', {beside} side by side' if beside > 1 else ''}.")
     shorter = [line for line in lines if line.paper and line.paper_steps and line.steps != line.paper_steps]
     found += dict.fromkeys(budget(line) for line in shorter)  # each once
     marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in references}

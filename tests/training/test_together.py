@@ -28,6 +28,8 @@ def test_runs_side_by_side_are_those_runs_alone(at_once: int, tmp_path: Path) ->
     assert [r.figure for r in together] == [r.figure for r in alone]
     assert figures(tmp_path / "together") == figures(tmp_path / "alone")
     assert [r.seed for r in together] == [0, 1, 2]
+    beside = [2, 2, 1] if at_once == 2 else [3, 3, 3]
+    assert ([r.at_once for r in together], {r.at_once for r in alone}) == (beside, {1})
 
 
 def test_runs_that_are_done_are_not_trained_again(tmp_path: Path) -> None:

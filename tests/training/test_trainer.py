@@ -294,3 +294,11 @@ def test_evaluation_takes_the_centre_of_larger_images(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_told_from_what_is_a_fault(message: str, fits: bool) -> None:
     assert (re.search(MISFIT, message) is None) == fits
+
+
+def test_a_graph_is_for_a_gpu() -> None:
+    assert Trainer(small()).engine == "eager"
+    with pytest.raises(
+        InputError, match="engine='graph' records steps on a GPU, but there is no GPU; use engine='auto'"
+    ):
+        Trainer(small(engine="graph"))

@@ -44,6 +44,11 @@ class Result:
     """Time in the training loop, evaluation and saving included, probes left out."""
     versions: dict[str, str]
     hardware: str
+    precision: str = "float32"
+    engine: str = "eager"
+    """Whether steps were taken operation by operation, or recorded as a CUDA graph and replayed."""
+    at_once: int = 1
+    """Runs that shared the device, side by side."""
 
     def short(self) -> str:
         """In a line."""

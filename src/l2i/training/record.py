@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator
 
+from l2i.config import Run
 from l2i.errors import InputError
 from l2i.lanes import IN_TURN, Lanes, Streams
 
@@ -65,3 +66,15 @@ class Recorder:
         print(f"l2i: going on without a CUDA graph, which this step does not allow ({reason})", file=sys.stderr)
         self.failed = True
         return False
+
+
+def recorder_for(
+    run: Run, step: Step, generator: Generator, why_not: dict[str, bool], *, side_by_side: bool
+) -> Recorder | None:
+    """What records the steps of a run, where it wants that and there is no reason against it."""
+    reasons = [reason for reason, holds in why_not.items() if holds]
+    if run.engine == "graph" and reasons:
+        raise InputError(f"engine='graph' records steps on a GPU, but {reasons[0]}; use engine='auto'")
+    if run.engine == "eager" or reasons:
+        return None
+    return Recorder(step, generator, side_by_side=side_by_side, must=run.engine == "graph")

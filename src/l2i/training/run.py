@@ -95,6 +95,7 @@ class Training:
             self.write_checkpoint(0, seconds=0.0, metrics_size=0)
         self.metrics = Metrics(folder, size=size)
         self.events = Events(folder, step=self.start)
+        self.at_once = 1
         self.bar = Bar(
             label or f"{self.run.name} seed {self.run.seed}", start=self.start, steps=self.run.steps, quiet=quiet
         )
@@ -111,6 +112,11 @@ class Training:
         self.began = time.monotonic()
         with self.bar as bar:
             bar.say(f"{'your data' if self.trainer.given else self.run.data.name}: {self.trainer.described()}")
+            if self.trainer.device.type == "cuda":
+                beside = f", {self.at_once} runs side by side" if self.at_once > 1 else ""
+                bar.say(
+                    f"{folders.hardware(self.trainer.device)}: {self.trainer.precision}, {self.trainer.engine}{beside}"
+                )
             if self.start:
                 bar.say(f"{self.folder}: resuming from step {self.start}")
             for t in range(self.start, self.run.steps):
@@ -215,4 +221,7 @@ class Training:
             seconds=self.seconds(),
             versions=folders.versions(),
             hardware=folders.hardware(self.trainer.device),
+            precision=self.trainer.precision,
+            engine=self.trainer.engine,
+            at_once=self.at_once,
         )

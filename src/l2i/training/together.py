@@ -43,6 +43,8 @@ def side_by_side(runs: Sequence[Run]) -> list[Result]:
         begin = [begun(run, stop, quiet=run is not runs[0], label=label) for run in runs]
         found = [stack.enter_context(each) for each in begin]
         trainings = [training for training in found if isinstance(training, Training)]
+        for training in trainings:
+            training.at_once = len(trainings)
         lanes = [on_stream(training) for training in trainings]
         left = [(training.going(), lane) for training, lane in zip(trainings, lanes, strict=True)]
         stopped: Stopped | None = None

@@ -26,7 +26,7 @@ from l2i.training.gradients import Gradients, HeldGradient
 from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast, numerics, precision_of
-from l2i.training.record import Recorder
+from l2i.training.record import recorder_for
 from l2i.training.state import draws_random, fill, generators, part, set_generators
 from l2i.validate import validate
 
@@ -82,26 +82,20 @@ class Trainer:
         self.meter = Meter(self.device)
         self.draws = self.rehearse()
         self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and not self.draws
-        self.recorder = self.make_recorder()
+        why_not = {
+            "there is no GPU": self.device.type != "cuda",
+            "the data is streamed": bool(self.loader.streams),
+            "the network draws random numbers, which an outer step replays": self.draws and self.outer is not None,
+        }
+        side_by_side = self.gradients.statistics.apart and not self.draws
+        self.recorder = recorder_for(run, self.take, self.loader.generator, why_not, side_by_side=side_by_side)
 
     def at_precision(self, model: nn.Module) -> nn.Module:
         return Autocast(model) if self.precision == "bf16" else model
 
-    def make_recorder(self) -> Recorder | None:
-        """What records steps as CUDA graphs, where the run wants that and its steps can be."""
-        why_not = [
-            (self.device.type != "cuda", "there is no GPU"),
-            (bool(self.loader.streams), "the data is streamed"),
-            (self.draws and self.outer is not None, "the network draws random numbers, which an outer step replays"),
-        ]
-        reasons = [reason for holds, reason in why_not if holds]
-        if self.run.engine == "graph" and reasons:
-            raise InputError(f"engine='graph' records steps on a GPU, but {reasons[0]}; use engine='auto'")
-        if self.run.engine == "eager" or reasons:
-            return None
-        side_by_side = self.gradients.statistics.apart and not self.draws
-        must = self.run.engine == "graph"
-        return Recorder(self.take, self.loader.generator, side_by_side=side_by_side, must=must)
+    @property
+    def engine(self) -> str:
+        return "eager" if self.recorder is None or self.recorder.failed else "graph"
 
     def step(self, t: int) -> None:
         """One pass of Algorithm 1's loop."""

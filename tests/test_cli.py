@@ -232,8 +232,6 @@ def test_compare_sets_methods_side_by_side(tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in done.stdout.splitlines()[:8])
     kept = json.loads((tmp_path / "cmp" / "digits.json").read_text())
     assert [len(line["runs"]) for line in kept] == [2, 2, 2, 2]
-    longer, base = kept[2]["runs"][0]["steps"], kept[1]["runs"][0]["steps"]
-    assert longer > base
     for base_run, longer_run, imputed_run in zip(kept[1]["runs"], kept[2]["runs"], kept[3]["runs"], strict=True):
         assert longer_run["steps"] == round(base_run["steps"] * imputed_run["seconds"] / base_run["seconds"])
     again = l2i("compare", "digits", "--seeds", "2", "--steps", "60", "--device", "cpu", "--out", "cmp", cwd=tmp_path)

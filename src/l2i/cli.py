@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
     except (RuntimeError, MemoryError) as error:
         if not re.search(r"out of memory|allocate memory", f"{type(error).__name__} {error}"):
             raise
-        return tell("out of memory; use smaller batches or a smaller model", 1)
+        return tell("out of memory; use smaller batches, a smaller model or, in compare, fewer runs --at-once", 1)
 
 
 def tell(message: object, exit_code: int) -> int:

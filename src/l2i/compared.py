@@ -86,6 +86,9 @@ def notes(lines: list[Line], references: dict[str, float]) -> list[str]:
     marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in references}
     found += [f"* {name}: {figure.note}." for name, figure in marked.items() if figure and figure.note]
     for line in lines:
+        shared = {result.at_once for each in (line, line.same_steps) if each for result in each.results}
+        if len(shared) > 1:
+            found.append(f"Mind that {line.name} and its baseline shared the device with other runs to another extent.")
         if line.same_time and not 0.9 < line.time() / line.same_time.time() < 1.1:
             found.append(
                 f"Mind that {line.name} and its 'longer' baseline differ in time: the machine was not at rest."

@@ -25,7 +25,7 @@ class CompareOptions:
     steps: int | None = None
     """Training steps, where they should not be the recipe's; schedules scale with them."""
     at_once: int = 0
-    """Seeds trained side by side; 0 for as many as that makes faster: up to 8 on a GPU, one on a CPU."""
+    """Seeds trained side by side; 0 for as many as that makes faster: up to 5 on a GPU, one on a CPU."""
     out: str = "runs/compare"
     """Folder for the runs; those already there are not trained again."""
     device: str = "auto"

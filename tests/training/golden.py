@@ -30,7 +30,7 @@ def trace(method: str, labels: str) -> list[dict[str, float]]:
     for step in range(STEPS):
         trainer.step(step)
         means = trainer.meter.read()
-        rows.append({name: means[name] for name in VALUES})
+        rows.append({name: means.get(name, 0.0) for name in VALUES})
     return rows
 
 

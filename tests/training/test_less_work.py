@@ -1,12 +1,15 @@
 """Shared forwards, outer steps on fewer samples or at fewer steps: what they change, and what they leave."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from l2i import Run, Trainer, recipes, replace
+from l2i import Run, Trainer, recipes, replace, train
 from l2i.batch import Net
 from l2i.errors import InputError
+from l2i.training.log import rows_of
 
 FLOAT64 = {"device": "cpu", "precision": "float64"}
 METHODS = ("mean-teacher", "fixmatch", "uda", "pi-model", "pseudo-label", "mixmatch", "vat", "mixup")
@@ -116,6 +119,27 @@ def test_an_outer_step_on_more_samples_than_there_are_is_refused() -> None:
         Trainer(run_of("fixmatch", outer_unlabeled=13))
     with pytest.raises(InputError, match="mixes the samples of the whole mini-batch"):
         Trainer(run_of("mixmatch", outer_unlabeled=5, outer_target="method"))
+
+
+def test_rows_without_an_outer_step_say_nothing_of_it(tmp_path: Path) -> None:
+    run = replace(run_of("mean-teacher", outer_every=4), steps=6, eval_every=1, out=str(tmp_path / "run"), probe=10)
+    train(run, quiet=True)
+    rows = rows_of((tmp_path / "run" / "metrics.jsonl").read_bytes())
+    assert [row["c_h"] is not None for row in rows] == [True, False, False, False, True, False]
+    assert all(row["c_h_before"] != row["c_h_after"] for row in rows)
+
+
+def test_a_step_that_failed_leaves_no_statistics_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a step cannot be recorded: it is then taken one by one."""
+    usual, failed = (Trainer(run_of("mean-teacher")) for _ in range(2))
+    usual.step(0)
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(failed.optimizer, "decay", lambda: 1 / 0)
+        patch.setattr(failed.gradients.statistics, "settle", lambda: 1 / 0)
+        failed.step(0)
+    failed.step(0)
+    for (name, a), b in zip(usual.model.named_buffers(), failed.model.buffers(), strict=True):
+        assert torch.allclose(a, b), name
 
 
 def test_a_forward_with_dropout_is_not_shared() -> None:

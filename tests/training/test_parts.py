@@ -245,6 +245,15 @@ def test_parameters_in_one_piece_are_what_they_were() -> None:
     assert all(p.data_ptr() % 256 == flat.values.data_ptr() % 256 for p in params.values())
 
 
+def test_a_model_that_has_left_its_piece_is_found() -> None:
+    params = dict(nn.Linear(3, 2).named_parameters())
+    flat = Flat(params)
+    flat.check(params)
+    Flat(params)
+    with pytest.raises(InputError, match="given to another trainer"):
+        flat.check(params)
+
+
 def test_a_gradient_in_one_piece_comes_apart_again() -> None:
     params = dict(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Linear(5, 7)).named_parameters())
     flat = Flat(params)

@@ -8,6 +8,7 @@ from torch import nn
 
 from l2i.bilevel import lookahead, trainable
 from l2i.bilevel.inner import standing_in
+from l2i.errors import InputError
 from l2i.training.statistics import Moving, Statistics
 
 
@@ -20,11 +21,70 @@ def batches() -> list[torch.Tensor]:
     return [1 + torch.randn(n, 1, 5, 5, dtype=torch.float64) for n in (6, 9, 4)]
 
 
+def watched(model: nn.Module) -> Statistics:
+    statistics = Statistics(model)
+    before = [b.clone() for b in model.buffers()]
+    statistics.watch(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), before, strict=True))
+    return statistics
+
+
+class Counted(nn.Module):
+    """A module with a buffer that it moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return x
+
+
+class Own(nn.BatchNorm2d):
+    """BatchNorm with a forward of its own, which moves a statistic whether or not it is tracked."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.running_mean.add_(1)
+        return super().forward(x)
+
+
+class Several(nn.Module):
+    """BatchNorm in evaluation mode, not used at all, used twice, or of a kind of its own."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.conv, self.kind = nn.Conv2d(1, 3, 3), kind
+        self.norm = Own(3) if kind == "own" else nn.BatchNorm2d(3)
+        self.other = nn.BatchNorm2d(3)
+        self.other.train(kind != "evaluating")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.conv(x))
+        if self.kind == "twice":
+            x = self.norm(x + 1)
+        return x if self.kind == "unused" else self.other(x)
+
+
+@pytest.mark.parametrize("kind", ["evaluating", "unused", "twice", "own"])
+def test_every_use_of_batch_norm_moves_what_it_moves_in_turn(kind: str) -> None:
+    model = Several(kind).double()
+    plain = copy.deepcopy(model)
+    statistics = Statistics(model)
+    statistics.watch(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
+    for x in batches():
+        assert torch.allclose(Moving(statistics, trainable(model))(x), plain(x))
+    statistics.settle()
+    assert statistics.apart == (kind == "evaluating")
+    for (name, mine), theirs in zip(model.named_buffers(), plain.buffers(), strict=True):
+        assert torch.allclose(mine, theirs), name
+
+
 @pytest.mark.parametrize("momentum", [0.1, 0.001, 1.0, None])
 def test_settled_statistics_are_those_of_forwards_in_turn(momentum: float | None) -> None:
     model = network(momentum)
     plain = copy.deepcopy(model)
-    statistics = Statistics(model)
+    statistics = watched(model)
     assert statistics.apart == (momentum is not None)
     for _ in range(2):
         net = Moving(statistics, trainable(model))
@@ -38,7 +98,7 @@ def test_settled_statistics_are_those_of_forwards_in_turn(momentum: float | None
 def test_statistics_wait_to_be_settled() -> None:
     model = network()
     before = [b.clone() for b in model.buffers()]
-    statistics = Statistics(model)
+    statistics = watched(model)
     Moving(statistics, trainable(model))(batches()[0])
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), before, strict=True))
     statistics.settle()
@@ -46,13 +106,13 @@ def test_statistics_wait_to_be_settled() -> None:
 
 
 def test_other_buffers_are_not_moved_side_by_side() -> None:
-    assert not Statistics(nn.Sequential(network(), nn.InstanceNorm1d(4, track_running_stats=True))).apart
-    assert Statistics(nn.Linear(2, 2)).apart
+    assert not watched(nn.Sequential(network(), nn.Unflatten(1, (4, 1)), Counted())).apart
+    assert watched(network()).apart and watched(nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()).apart
 
 
 def test_the_gradient_of_a_cost_is_of_the_forwards_that_led_to_it() -> None:
     model, xs = network(), batches()
-    net = Moving(Statistics(model), trainable(model))
+    net = Moving(watched(model), trainable(model))
     first, second, third = (net(x).square().mean() for x in xs)
     plain = [model(x).square().mean() for x in xs]
     for cost, wanted in ((second, plain[1]), (first + 2 * third, plain[0] + 2 * plain[2])):
@@ -83,6 +143,11 @@ def test_a_lookahead_reaches_shared_weights_and_moves_no_buffer() -> None:
     assert (float(model.seen), model.second.weight is model.first.weight) == (0.0, True)
     wanted = torch.func.functional_call(model, params, (x,))
     assert torch.equal(got, wanted)
+
+
+def test_a_lookahead_at_unknown_parameters_is_refused() -> None:
+    with pytest.raises(InputError, match=r"Tied has no parameter 'model\.first\.weight'"):
+        lookahead(Tied(), {"model.first.weight": torch.zeros(4, 4)})(torch.zeros(1, 4))
 
 
 def test_the_models_own_parameters_come_back_after_an_error() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from l2i import Run, recipes, replace, train
-from l2i.errors import Stopped
+from l2i.errors import NonFiniteCost, Stopped
 from l2i.training.together import gains, train_together
 
 
@@ -57,6 +57,29 @@ def test_a_signal_stops_all_after_saving(tmp_path: Path, monkeypatch: pytest.Mon
     resumed = list(train_together(runs_in(tmp_path, device="cpu"), at_once=3))
     alone = [train(run, quiet=True) for run in runs_in(tmp_path / "alone", device="cpu")]
     assert [r.figure for r in resumed] == [r.figure for r in alone]
+
+
+def test_where_one_run_fails_the_others_are_finished_first(tmp_path: Path) -> None:
+    runs = runs_in(tmp_path, device="cpu")
+    runs[1] = replace(runs[1], optim={"lr": 1e30})
+    with pytest.raises(NonFiniteCost):
+        list(train_together(runs, at_once=3))
+    assert [(tmp_path / f"seed{seed}" / "result.json").exists() for seed in range(3)] == [True, False, True]
+
+
+def test_networks_with_dropout_take_turns(tmp_path: Path) -> None:
+    changes = {"device": "cpu", "model": {"name": "conv", "width": 4, "dropout": 0.5}}
+    together = list(train_together(runs_in(tmp_path / "together", **changes), at_once=3))
+    alone = [train(run, quiet=True) for run in runs_in(tmp_path / "alone", **changes)]
+    assert [(r.figure, r.at_once) for r in together] == [(r.figure, 1) for r in alone]
+    assert figures(tmp_path / "together") == figures(tmp_path / "alone")
+
+
+def test_a_run_that_is_done_first_does_not_wait_for_its_seconds(tmp_path: Path) -> None:
+    runs = runs_in(tmp_path, device="cpu")[:2]
+    runs[0] = replace(runs[0], steps=1)
+    short, long = train_together(runs, at_once=2)
+    assert short.seconds < long.seconds
 
 
 def test_on_a_cpu_runs_take_turns() -> None:

@@ -299,6 +299,6 @@ def test_what_does_not_fit_is_told_from_what_is_a_fault(message: str, fits: bool
 def test_a_graph_is_for_a_gpu() -> None:
     assert Trainer(small()).engine == "eager"
     with pytest.raises(
-        InputError, match="engine='graph' records steps on a GPU, but there is no GPU; use engine='auto'"
+        InputError, match="engine='graph' records steps on a GPU, but the run is not on one; use engine='auto'"
     ):
         Trainer(small(engine="graph"))

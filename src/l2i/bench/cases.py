@@ -55,6 +55,8 @@ def chosen(options: BenchOptions, device: torch.device) -> dict[str, list[Case]]
     for name, least in (("blocks", 0), ("steps", 0), ("threads", 0)):
         if getattr(options, name) < least:
             raise InputError(f"{name}={getattr(options, name)} must be at least {least}")
+    if options.engine == "graph" and device.type != "cuda":
+        raise InputError("engine='graph' records steps on a GPU; use engine='auto', or a GPU")
     groups, variants = known("group", options.groups, GROUPS), known("variant", options.variants, VARIANTS)
     return {
         group: [Case(group=group, variant=v, run=run_of(group, v, options, device)) for v in variants]

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from l2i.batch import Imputed, Net, Params, Student
+from l2i.errors import InputError
+
+TRACKING = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 def trainable(model: nn.Module) -> Params:
@@ -41,6 +44,11 @@ def lookahead(model: nn.Module, params: Params) -> Net:
 @contextmanager
 def standing_in(model: nn.Module, params: Params) -> Iterator[None]:
     """`params` in the places of the model's own, as `torch.func.functional_call` has it but a tenth of its cost."""
+    unknown = params.keys() - dict(model.named_parameters())
+    if unknown:
+        raise InputError(
+            f"{type(model).__name__} has no parameter '{min(unknown)}'; name those of model.named_parameters()"
+        )
     kept: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter | None]] = []
     names = {id(p): name for name, p in model.named_parameters()}
     for module in model.modules():
@@ -59,7 +67,7 @@ def standing_in(model: nn.Module, params: Params) -> Iterator[None]:
 @contextmanager
 def still(model: nn.Module) -> Iterator[None]:
     """A forward of `model` that moves none of its buffers: statistics in training need no past, others are copied."""
-    layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    layers = moving_layers(model)
     mine = {id(layer) for layer in layers}
     others = [(m._buffers, key, b) for m in model.modules() if id(m) not in mine for key, b in m._buffers.items()]
     for layer in layers:
@@ -73,6 +81,18 @@ def still(model: nn.Module) -> Iterator[None]:
             layer.track_running_stats = True
         for place, key, buffer in others:
             place[key] = buffer
+
+
+def moving_layers(model: nn.Module) -> list[_BatchNorm]:
+    """BatchNorm in training, of the kinds that are known to leave their statistics where they do not track them."""
+    return [
+        m
+        for m in model.modules()
+        if isinstance(m, _BatchNorm)
+        and (type(m).forward in TRACKING or getattr(m, "moves_where_tracked", False))
+        and m.training
+        and m.track_running_stats
+    ]
 
 
 def gradient(cost: Callable[[Params], Tensor], params: Params, wrt: Iterable[str] | None = None) -> Params:

@@ -91,7 +91,8 @@ class Loader:
         unlabeled = self.unlabeled() if self.method.views else Unlabeled({})
         mix = None if self.quantiles is None else self.mix(self.quantiles)
         with apart("holdout"):
-            held = self.labeled("holdout") if self.holdout and holdout else None
+            due = holdout or "holdout" in self.streams  # a stream goes on step by step
+            held = self.labeled("holdout") if self.holdout and due else None
         return Batch(labeled, unlabeled, mix, held, self.progress.clone())
 
     def labeled(self, part: str) -> Labeled:

@@ -51,7 +51,8 @@ def randaugment(
     """Each image of grey levels 0 to 255 after `layers` operations of its own, each done with `probability`."""
     op, magnitude = draw((layers, len(x)), generator, probability)
     if x.is_cuda and layers and not torch.cuda.is_current_stream_capturing():
-        return _recorded(x.shape, layers, x.dtype, x.device, fill)(x, op, magnitude)
+        stream = torch.cuda.current_stream(x.device).cuda_stream  # a graph's inputs are its own: one for each stream
+        return _recorded(x.shape, layers, x.dtype, x.device, fill, stream)(x, op, magnitude)
     return in_turn(x, op, magnitude, fill)
 
 
@@ -74,7 +75,7 @@ def in_turn(x: Tensor, op: Tensor, magnitude: Tensor, fill: float) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _recorded(
-    shape: tuple[int, ...], layers: int, dtype: torch.dtype, device: torch.device, fill: float
+    shape: tuple[int, ...], layers: int, dtype: torch.dtype, device: torch.device, fill: float, stream: int
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """`in_turn` as a CUDA graph for batches of one shape: its many small kernels take longer to launch than to run."""
     op = torch.zeros(layers, shape[0], device=device, dtype=torch.long)

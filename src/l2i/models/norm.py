@@ -1,7 +1,7 @@
 """BatchNorm with its leaky ReLU as one module: fused kernels where they apply, PyTorch's own elsewhere."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ ROWS = (0, 2, 3)  # what the statistics of a channel run over
 
 class NormAct(nn.BatchNorm2d):
     """BatchNorm, then a leaky ReLU."""
+
+    moves_where_tracked: ClassVar[bool] = True  # its forward leaves the statistics where `track_running_stats` is off
 
     def __init__(self, channels: int, *, momentum: float | None = 0.1, slope: float = 0.1) -> None:
         super().__init__(channels, momentum=momentum)

@@ -99,14 +99,15 @@ def normalise_kernel(
     if tl.program_id(0) == 0:
         tl.store(mean + cols, m, mask=cols < channels)
         tl.store(invstd + cols, s, mask=cols < channels)
-        if batches is not None:
+        if running_mean is not None:
             old_mean = tl.load(running_mean + cols, mask=cols < channels)
             old_var = tl.load(running_var + cols, mask=cols < channels)
             unbiased = var * (rows / (rows - 1))
             tl.store(running_mean + cols, old_mean + momentum * (m - old_mean), mask=cols < channels)
             tl.store(running_var + cols, old_var + momentum * (unbiased - old_var), mask=cols < channels)
-            if tl.program_id(1) == 0:
-                tl.store(batches, tl.load(batches) + 1)
+            if batches is not None:  # noqa: SIM102 (one is known when the kernel is compiled, the other is not)
+                if tl.program_id(1) == 0:
+                    tl.store(batches, tl.load(batches) + 1)
     w = tl.load(weight + cols, mask=cols < channels, other=0.0)
     b = tl.load(bias + cols, mask=cols < channels, other=0.0)
     first = tl.program_id(0) * span

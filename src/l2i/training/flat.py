@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from l2i.batch import Params
+from l2i.errors import InputError
 
 APART = 64  # values: where each parameter begins, so that kernels may read several at once
 
@@ -24,6 +25,12 @@ class Flat:
         for name, place in self.split(self.values).items():
             place.copy_(params[name].detach())
             params[name].data = place
+
+    def check(self, params: Params) -> None:
+        """That the parameters still lie here; a model that was moved or given to two trainers has left."""
+        name = next(iter(params))
+        if params[name].data_ptr() != self.values.data_ptr() + self.layout[name][0] * self.values.element_size():
+            raise InputError("the model was moved or given to another trainer; make a new trainer with it")
 
     def split(self, flat: Tensor) -> Params:
         """Such a piece as named tensors, which share its memory."""

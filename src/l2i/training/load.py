@@ -70,7 +70,7 @@ def _opened(
     root: str | None = None,
 ) -> tuple[Trainer, Params, int]:
     """A new trainer, and the state and step of the run's newest checkpoint."""
-    run = read_run(Path(folder))
+    run = replace(read_run(Path(folder)), engine="auto")  # looking at a run needs no graph, nor a GPU
     run = run if device is None else replace(run, device=device)
     run = run if root is None else replace(run, data={"root": root})
     trainer = Trainer(run, splits=splits, model=model)
@@ -114,6 +114,8 @@ def same_split(folder: str | Path, other: str | Path) -> None:
 def load_model(folder: str | Path, *, splits: Splits | None = None, model: nn.Module | None = None) -> nn.Module:
     """The averaged model of a run, in evaluation mode; `splits` and `model` as given to `train`, where they were."""
     trainer, _ = load_trainer(folder, splits=splits, model=model)
+    for p in trainer.teacher.model.parameters():
+        p.data = p.data.clone()  # of its own: in training, all lie in one piece of memory
     return trainer.teacher.model.eval()
 
 

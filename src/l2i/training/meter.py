@@ -40,9 +40,10 @@ class Meter:
             )
 
     def read(self) -> dict[str, float]:
-        """The means, and a new start; raises where a value is not a number."""
+        """The means of what was measured, and a new start; raises where a value is not a number."""
         self.check()
-        means = dict(zip(NAMES, (self.total / self.count.clamp_min(1)).tolist(), strict=True))
+        found = zip(NAMES, (self.total / self.count).tolist(), self.count.tolist(), strict=True)
+        means = {name: mean for name, mean, count in found if count}
         self.total.zero_()
         self.count.zero_()
         return means

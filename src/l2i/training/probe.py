@@ -40,7 +40,7 @@ def either_way(trainer: Trainer, step: int, measure: Callable[[Batch], T]) -> tu
         base_step(trainer, batch, t)
         without = measure(batch)
         trainer.load(copied(kept))  # a copy: the optimizer goes on to write into what it loads
-        trainer.step(t)
+        trainer.step(t, outer=True)
         return without, measure(batch)
     finally:
         trainer.load(kept)

@@ -57,7 +57,10 @@ class Recorder:
 
     def give_up(self, error: RuntimeError) -> bool:
         """Say that steps are taken one by one from here on, or raise where the run asks for a graph."""
-        reason = str(error).splitlines()[0]
+        cause = error.__context__ or error  # ending the recording fails as well, and says less
+        if isinstance(cause, torch.OutOfMemoryError):
+            raise cause
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
         torch.cuda.synchronize(self.generator.device)
         for generator in (self.generator, torch.cuda.default_generators[self.stream.device_index]):
             generator.graphsafe_set_state(generator.clone_state())  # else it goes on as if the recording had not ended

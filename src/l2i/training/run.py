@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from l2i.config import Run, to_json
+from l2i.config import Run, from_json, to_json
 from l2i.data.split import Splits
 from l2i.errors import NonFiniteCost, Stopped
 from l2i.training import folder as folders
@@ -83,14 +83,16 @@ class Training:
         self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool, label: str | None = None
     ) -> None:
         self.trainer, self.run, self.folder, self.stop = trainer, trainer.run, folder, stop
-        self.start, self.earlier, size = 0, 0.0, 0
+        self.start, self.earlier, self.changed, size = 0, 0.0, "", 0
         self.saved = folder / "checkpoints"
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
             tensors, meta = newest_whole(self.saved)
-            folders.match(self.saved, meta["config"], self.run)
+            folders.match(self.saved, to_json(from_json(meta["config"])), self.run)
             folders.same_data(folder, meta, trainer.splits, given=trainer.given)
             trainer.load(tensors)
             self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
+            before = meta.get("precision", trainer.precision)
+            self.changed = "" if before == trainer.precision else f", in {trainer.precision} instead of {before}"
         else:
             self.write_checkpoint(0, seconds=0.0, metrics_size=0)
         self.metrics = Metrics(folder, size=size)
@@ -118,7 +120,7 @@ class Training:
                     f"{folders.hardware(self.trainer.device)}: {self.trainer.precision}, {self.trainer.engine}{beside}"
                 )
             if self.start:
-                bar.say(f"{self.folder}: resuming from step {self.start}")
+                bar.say(f"{self.folder}: resuming from step {self.start}{self.changed}")
             for t in range(self.start, self.run.steps):
                 self.trainer.step(t)
                 if is_evaluated(t + 1, self.run.steps, self.run.eval_every):
@@ -147,16 +149,15 @@ class Training:
         """A row of metrics: means since the last row, and the averaged model on validation and test samples."""
         trainer = self.trainer
         means = trainer.meter.read()
-        has_outer = trainer.outer is not None
         row: Row = {
             "step": step,
             "c_t": means["c_t"],
             "c_u": means["c_u"],
-            "c_h": means["c_h"] if has_outer else None,
+            "c_h": means.get("c_h"),
             "weight": self.run.method.weight_at(step - 1, self.run.steps),
             "gradient": means["gradient"],
-            "outer_ratio": means["outer_ratio"] if has_outer else None,
-            "outer_ratio_raw": means["outer_ratio_raw"] if has_outer else None,
+            "outer_ratio": means.get("outer_ratio"),
+            "outer_ratio_raw": means.get("outer_ratio_raw"),
             "lr": self.run.optim.lr * rate_factor(self.run.optim, step - 1, self.run.steps),
             **self.figures(),
         }
@@ -201,6 +202,7 @@ class Training:
     def write_checkpoint(self, step: int, *, seconds: float, metrics_size: int) -> None:
         meta = {"step": step, "seconds": seconds, "metrics_size": metrics_size, "config": to_json(self.run)}
         meta |= {"data": self.trainer.splits.fingerprint(), "given": self.trainer.given}
+        meta |= {"precision": self.trainer.precision}
         state = self.trainer.state()
         for name, tensor in state.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):

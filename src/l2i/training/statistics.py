@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from l2i.batch import Params
-from l2i.bilevel.inner import leaves, standing_in
+from l2i.bilevel.inner import leaves, moving_layers, standing_in
 from l2i.bilevel.outer import added
+
+RESTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # which in evaluation mode move nothing
 
 
 class Moving:
@@ -43,12 +45,25 @@ class Statistics:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-        mine = sum(len(layer._buffers) for layer in self.layers)
-        self.apart = mine == len(list(model.buffers())) and all(layer.momentum is not None for layer in self.layers)
-        """Whether forwards can move them side by side: other buffers, and plain means, are moved in turn."""
+        self.model, self.layers = model, moving_layers(model)
+        self.apart = False
+        """Whether forwards move them side by side, which `watch` finds out; until then they are moved in turn."""
         self.moves: list[list[Tensor]] = []
+
+    def watch(self, forward: Callable[[], object]) -> None:
+        """Look at a forward: side by side is for BatchNorm with a momentum, each layer used once, and nothing else."""
+        calls: Counter[int] = Counter()
+        hooks = [layer.register_forward_pre_hook(lambda m, _: calls.update([id(m)])) for layer in self.layers]
+        try:
+            forward()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        mine = {id(b) for layer in self.layers for b in layer.buffers()}
+        resting = {id(b) for m in self.model.modules() if type(m) in RESTING and not m.training for b in m.buffers()}
+        others = {id(b) for b in self.model.buffers()} - mine - resting
+        once = all(calls[id(layer)] == 1 and layer.momentum is not None for layer in self.layers)
+        self.apart = once and not others
 
     @contextmanager
     def away(self) -> Iterator[None]:

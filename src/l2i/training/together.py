@@ -11,19 +11,21 @@ from l2i.config import Run
 from l2i.data import STREAMED
 from l2i.errors import Stopped
 from l2i.training.build import pick_device
-from l2i.training.folder import Result
+from l2i.training.folder import Result, folder_of, read_result
 from l2i.training.run import Training, begun, train
 from l2i.training.signals import StopRequest
 
-MOST = 8  # runs at once by default: more have nothing left to fill, and need their memory
+MOST = 5  # runs at once by default: each has six streams, and torch gives out 32 before it gives one twice
 
 
 def train_together(runs: Sequence[Run], *, at_once: int = 0) -> Iterator[Result]:
     """What the runs come to, in their order; `at_once` of them side by side, by default as many as that makes faster.
 
-    Each run's results are those that it has alone: it shares nothing but the device with the others.
+    Each run's results are those that it has alone: it shares nothing but the device with the others. Networks with
+    dropout, which draw from one generator, take turns.
     """
     count = at_once or min(len(runs), MOST if all(gains(run) for run in runs) else 1)
+    count = 1 if any(run.model.dropout for run in runs) else count
     for first in range(0, len(runs), count):
         group = runs[first : first + count]
         yield from ([train(group[0])] if len(group) == 1 else side_by_side(group))
@@ -36,31 +38,38 @@ def gains(run: Run) -> bool:
 
 
 def side_by_side(runs: Sequence[Run]) -> list[Result]:
-    """Take a step of each in turn until all are done; a signal stops them all, each after saving."""
+    """Take a step of each in turn until all are done; the first that is not done yet shows its progress."""
     label = f"{runs[0].name} seeds {', '.join(str(run.seed) for run in runs)}"
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest())
-        begin = [begun(run, stop, quiet=run is not runs[0], label=label) for run in runs]
-        found = [stack.enter_context(each) for each in begin]
+        loud = next((run for run in runs if read_result(folder_of(run)) is None), None)
+        found = [stack.enter_context(begun(run, stop, quiet=run is not loud, label=label)) for run in runs]
         trainings = [training for training in found if isinstance(training, Training)]
-        for training in trainings:
-            training.at_once = len(trainings)
-        lanes = [on_stream(training) for training in trainings]
-        left = [(training.going(), lane) for training, lane in zip(trainings, lanes, strict=True)]
-        stopped: Stopped | None = None
-        while left:
-            for steps, lane in list(left):
-                try:
-                    with lane:
-                        next(steps)
-                except StopIteration:
-                    left.remove((steps, lane))
-                except Stopped as error:
-                    stopped = error
-                    left.remove((steps, lane))
-        if stopped is not None:
-            raise stopped
-        return [each.written() if isinstance(each, Training) else each for each in found]
+        results = in_rounds(trainings)
+        return [results[each] if isinstance(each, Training) else each for each in found]
+
+
+def in_rounds(trainings: list[Training]) -> dict[Training, Result]:
+    """A step of each a round; raises what went wrong first, once all others are done."""
+    results: dict[Training, Result] = {}
+    failures: list[Exception] = []
+    left = [(training, training.going(), on_stream(training)) for training in trainings]
+    for training in trainings:
+        training.at_once = len(trainings)
+    while left:
+        for training, steps, stream in list(left):
+            try:
+                with stream:
+                    next(steps)
+                continue
+            except StopIteration:
+                results[training] = training.written()
+            except Exception as error:
+                failures.append(error)
+            left = [each for each in left if each[0] is not training]
+    if failures:
+        raise next((error for error in failures if isinstance(error, Stopped)), failures[0])
+    return results
 
 
 def on_stream(training: Training) -> AbstractContextManager[object]:

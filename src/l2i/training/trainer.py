@@ -83,7 +83,7 @@ class Trainer:
         self.draws = self.rehearse()
         self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and not self.draws
         why_not = {
-            "there is no GPU": self.device.type != "cuda",
+            "the run is not on one": self.device.type != "cuda",
             "the data is streamed": bool(self.loader.streams),
             "the network draws random numbers, which an outer step replays": self.draws and self.outer is not None,
         }
@@ -97,11 +97,13 @@ class Trainer:
     def engine(self) -> str:
         return "eager" if self.recorder is None or self.recorder.failed else "graph"
 
-    def step(self, t: int) -> None:
-        """One pass of Algorithm 1's loop."""
+    def step(self, t: int, *, outer: bool | None = None) -> None:
+        """One pass of Algorithm 1's loop; with its outer step where that is due, unless `outer` says otherwise."""
+        self.flat.check(self.params)
         self.clock.set(t)
         self.loader.turn_to(t)
-        outer = self.outer is not None and t % self.run.l2i.outer_every == 0
+        due = t % self.run.l2i.outer_every == 0 if outer is None else outer
+        outer = due and self.outer is not None
         with numerics(self.precision, self.device):
             if self.recorder is None:
                 self.take(outer, IN_TURN)
@@ -110,6 +112,7 @@ class Trainer:
 
     def take(self, with_outer: bool, lanes: Lanes) -> None:
         """The step itself, all of it on the device; the comments give the lines of Algorithm 1."""
+        self.gradients.statistics.moves.clear()  # those of a step that could not be recorded
         batch = self.loader.take(holdout=with_outer, lanes=lanes)  # 3
         at_one_theta = with_outer and self.run.l2i.outer_update == "normalized"
         nets = self.gradients.nets(self.params, shared=at_one_theta)
@@ -169,6 +172,7 @@ class Trainer:
             with torch.random.fork_rng(devices):
                 batch = self.loader.draw(0)
                 draws = draws_random(self.device, lambda: self.check_outputs(batch.labeled.x))
+                self.gradients.statistics.watch(lambda: self.check_outputs(batch.labeled.x))
                 self.base_gradient(batch, 0)
                 if self.outer is not None:
                     self.outer_gradient(batch, 0)

@@ -7,8 +7,25 @@ from contextlib import contextmanager
 
 import torch
 
-STREAMS = {"impute": 0, "labeled": 1, "student": 2, "outer": 3, "holdout": 0}
-"""Lanes that share a stream go in turn and share its memory, which the outer step then takes little more of."""
+Plan = dict[str, int]  # lane -> the number of its stream
+
+APART: Plan = {"impute": 0, "labeled": 1, "student": 2, "outer": 3, "holdout": 4}
+"""Each lane for itself: the fastest, for networks that hold little for their backward."""
+
+LAST_LAYER: Plan = {"impute": 0, "labeled": 1, "student": 2, "outer": 0, "holdout": 0}
+"""Lanes on one stream go in turn and share its memory: the last-layer outer step takes little more than the base."""
+
+THROUGH_ALL: Plan = {"impute": 0, "labeled": 1, "student": 2, "outer": 1, "holdout": 2}
+"""For outer steps with two backwards of their own, in the memory that the base step's have left."""
+
+LITTLE = 64 * 2**20  # bytes held for the backward of the labelled samples
+
+
+def plan_for(*, held: int, last_layer: bool) -> Plan:
+    """What suits a network that holds so many bytes for a backward."""
+    if held < LITTLE:
+        return APART
+    return LAST_LAYER if last_layer else THROUGH_ALL
 
 
 class Lanes:
@@ -38,9 +55,9 @@ class Streams(Lanes):
     Memory given back in one lane may be taken in the same lane at once, while another still reads it: hence `keep`.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        streams = {number: torch.cuda.Stream(device) for number in STREAMS.values()}
-        self.streams = {name: streams[number] for name, number in STREAMS.items()}
+    def __init__(self, device: torch.device, plan: Plan) -> None:
+        streams = {number: torch.cuda.Stream(device) for number in plan.values()}
+        self.streams = {name: streams[number] for name, number in plan.items()}
         self.used: set[str] = set()
         self.kept: list[object] = []
 

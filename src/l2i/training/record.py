@@ -11,7 +11,7 @@ from torch import Generator
 
 from l2i.config import Run
 from l2i.errors import InputError
-from l2i.lanes import IN_TURN, Lanes, Streams
+from l2i.lanes import IN_TURN, Lanes, Plan, Streams
 
 WARM = 3  # steps taken one by one first: libraries choose their algorithms, and the optimizer makes its moments
 
@@ -25,9 +25,9 @@ class Recorder:
     generator, which is seeded before each step, registered with the graph.
     """
 
-    def __init__(self, step: Step, generator: Generator, *, side_by_side: bool, must: bool) -> None:
+    def __init__(self, step: Step, generator: Generator, plan: Plan | None, *, must: bool) -> None:
         self.step, self.generator, self.must = step, generator, must
-        self.lanes: Lanes = Streams(generator.device) if side_by_side else IN_TURN
+        self.lanes: Lanes = IN_TURN if plan is None else Streams(generator.device, plan)
         self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self.taken: Counter[bool] = Counter()
         self.stream = torch.cuda.Stream(generator.device)
@@ -72,12 +72,12 @@ class Recorder:
 
 
 def recorder_for(
-    run: Run, step: Step, generator: Generator, why_not: dict[str, bool], *, side_by_side: bool
+    run: Run, step: Step, generator: Generator, why_not: dict[str, bool], plan: Plan | None
 ) -> Recorder | None:
-    """What records the steps of a run, where it wants that and there is no reason against it."""
+    """What records the steps of a run, where it wants that and there is no reason against it; in lanes, with a plan."""
     reasons = [reason for reason, holds in why_not.items() if holds]
     if run.engine == "graph" and reasons:
         raise InputError(f"engine='graph' records steps on a GPU, but {reasons[0]}; use engine='auto'")
     if run.engine == "eager" or reasons:
         return None
-    return Recorder(step, generator, side_by_side=side_by_side, must=run.engine == "graph")
+    return Recorder(step, generator, plan, must=run.engine == "graph")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from l2i.batch import Params
 from l2i.errors import InputError
@@ -31,6 +31,17 @@ def draws_random(device: torch.device, forward: Callable[[], None]) -> bool:
     before = generators(device)
     forward()
     return any(not torch.equal(state, before[name]) for name, state in generators(device).items())
+
+
+def held_by(device: torch.device, forward: Callable[[], Tensor]) -> int:
+    """Bytes that a forward holds for its backward, where the device is a GPU."""
+    if device.type != "cuda":
+        return 0
+    before = torch.cuda.memory_allocated(device)
+    outputs = forward()
+    held = torch.cuda.memory_allocated(device) - before
+    del outputs
+    return held
 
 
 def part(tensors: Params, name: str) -> Params:

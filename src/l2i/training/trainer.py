@@ -15,7 +15,7 @@ from l2i.config import Run
 from l2i.data.loader import Loader
 from l2i.data.split import Samples, Splits
 from l2i.errors import InputError
-from l2i.lanes import IN_TURN, Lanes
+from l2i.lanes import IN_TURN, Lanes, plan_for
 from l2i.methods.base import Costs
 from l2i.training.build import build_model, channels_last, dtype_of, load_splits, make_outer, make_task, pick_device
 from l2i.training.clock import Clock
@@ -27,7 +27,7 @@ from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast, numerics, precision_of
 from l2i.training.record import recorder_for
-from l2i.training.state import draws_random, fill, generators, part, set_generators
+from l2i.training.state import draws_random, fill, generators, held_by, part, set_generators
 from l2i.validate import validate
 
 MISFIT = r"(?s)^(?!.*memory).*(shape|size|dimension)"  # in torch's words; what lacks is not memory
@@ -87,8 +87,9 @@ class Trainer:
             "the data is streamed": bool(self.loader.streams),
             "the network draws random numbers, which an outer step replays": self.draws and self.outer is not None,
         }
-        side_by_side = self.gradients.statistics.apart and not self.draws
-        self.recorder = recorder_for(run, self.take, self.loader.generator, why_not, side_by_side=side_by_side)
+        plan = plan_for(held=self.held, last_layer=self.gradients.head is not None)
+        apart = self.gradients.statistics.apart and not self.draws
+        self.recorder = recorder_for(run, self.take, self.loader.generator, why_not, plan if apart else None)
 
     def at_precision(self, model: nn.Module) -> nn.Module:
         return Autocast(model) if self.precision == "bf16" else model
@@ -173,6 +174,7 @@ class Trainer:
                 batch = self.loader.draw(0)
                 draws = draws_random(self.device, lambda: self.check_outputs(batch.labeled.x))
                 self.gradients.statistics.watch(lambda: self.check_outputs(batch.labeled.x))
+                self.held = held_by(self.device, lambda: lookahead(self.network, self.params)(batch.labeled.x))
                 self.base_gradient(batch, 0)
                 if self.outer is not None:
                     self.outer_gradient(batch, 0)

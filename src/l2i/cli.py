@@ -25,11 +25,11 @@ usage: l2i COMMAND …
   list [WORD]                    methods, models, data sets and recipes, one a line; those with WORD in their name
   train RECIPE [--field value …] one run, in runs/NAME; the same command goes on with it if it was cut
   train RECIPE --dry-run         its protocol, a field a line
-  compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run]
+  compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run] …
                                  baseline against L2I on the same splits, beside the paper's figures
   evaluate RUN [--device D]      the averaged model of a run folder, on its validation and test samples
   pictures RUN [--baseline RUN]  plots of a run: costs before and after an update, landmarks on faces
-  bench [--device D] [--json]    step times, memory and the time floor of this machine
+  bench [--device D] [--json] …  step times, memory and the time floor of this machine
 
 'l2i train RECIPE --help' shows every field; 'l2i train digits' is a start.
 Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after saving."""

@@ -95,7 +95,8 @@ def at(run: Run, options: CompareOptions, *, seed: int, steps: int | None = None
     out = str(Path(options.out) / f"{name.replace('/', '-')}-seed{seed}")
     wanted = next(s for s in (steps, options.steps, run.steps) if s is not None)
     placed = replace(run, data={"root": options.data.root})
-    return replace(placed, name=name, seed=seed, steps=wanted, device=options.device, out=out)
+    how = {"device": options.device, "precision": options.precision, "engine": options.engine}
+    return replace(placed, name=name, seed=seed, steps=wanted, out=out, **how)
 
 
 def trained(runs: list[Run], options: CompareOptions) -> list[Result]:

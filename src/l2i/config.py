@@ -99,7 +99,8 @@ class L2I:
     inner_weight: float = 1.0
     """Weight of C^U in the inner step; the paper leaves λ out there."""
     outer_every: int = 1
-    """The outer step is taken at every n-th step, the others are the base method's alone."""
+    """The outer step is taken at steps 0, n, 2n, …, the others are the base method's alone. A row of metrics has the
+    means over the outer steps since the last row, and null where there were none."""
     outer_unlabeled: int = 0
     """Unlabelled samples of the outer step, the first ones of the mini-batch; 0 for all of them."""
     share: bool = True

@@ -30,6 +30,10 @@ class CompareOptions:
     """Folder for the runs; those already there are not trained again."""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
+    precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
+    """Of the forwards, as in a run: auto is bf16 on a GPU, and float32 elsewhere."""
+    engine: Literal["auto", "eager", "graph"] = "auto"
+    """How a step is taken, as in a run: auto records it on a GPU."""
     equal_time: bool = True
     """Also train each baseline for as long as its L2I twin took."""
     dry_run: bool = False

@@ -155,8 +155,8 @@ def test_a_rehearsal_that_fails_leaves_a_users_model_as_it_was() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def own_splits() -> Splits:
-    x = np.random.default_rng(0).normal(size=(200, 5)).astype("float32")
+def own_splits(seed: int = 0) -> Splits:
+    x = np.random.default_rng(seed).normal(size=(200, 5)).astype("float32")
     y = (x[:, 0] > 0).astype(int)
     return Splits.given(labeled=(x[:20], y[:20]), unlabeled=x[20:150], test=(x[150:], y[150:]), classes=2)
 
@@ -176,6 +176,11 @@ def test_own_data_and_an_own_model_make_a_run_that_can_be_loaded(tmp_path: Path)
     assert 100 * float(wrong) == pytest.approx(result.figure)
     with pytest.raises(InputError, match="of another network"):
         load_model(tmp_path / "run", splits=splits, model=nn.Sequential(nn.Linear(5, 2)))
+    assert train(run, splits=splits, model=model, quiet=True) == result
+    with pytest.raises(InputError, match="trained on other data"):
+        train(run, splits=own_splits(seed=1), model=model, quiet=True)
+    further = replace(run, out=str(tmp_path / "further"))
+    assert train(further, splits=splits, model=loaded, quiet=True).steps == 30
 
 
 def test_a_model_of_the_wrong_width_is_named(tmp_path: Path) -> None:

@@ -302,3 +302,22 @@ def test_a_graph_is_for_a_gpu() -> None:
         InputError, match="engine='graph' records steps on a GPU, but the run is not on one; use engine='auto'"
     ):
         Trainer(small(engine="graph"))
+
+
+def test_a_model_given_in_evaluation_mode_is_trained_and_single_layers_stay() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    trainer = Trainer(small(), model=model.eval())
+    trainer.step(0)
+    assert trainer.model.training and int(trainer.model[2].num_batches_tracked) == 2
+    model[3].eval()
+    before = model[3].running_mean.clone()
+    trainer = Trainer(small(), model=model)
+    trainer.step(0)
+    assert torch.equal(trainer.model[3].running_mean, before)
+
+
+def test_a_model_that_cannot_learn_is_refused() -> None:
+    with pytest.raises(InputError, match="no parameter of the model takes a gradient"):
+        Trainer(small(), model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False))
+    with pytest.raises(InputError, match="pass a batch through it first"):
+        Trainer(small(), model=nn.Sequential(nn.Flatten(), nn.LazyLinear(10)))

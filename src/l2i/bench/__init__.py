@@ -35,7 +35,13 @@ def bench(options: BenchOptions, told: Callable[[str], object] = lambda line: No
             seen.append(ceilings(device, precision))  # again and again: the machine may be busy at times
         best = Ceilings.highest(seen)
         found = [Figures.of(*row, best) for row in rows]
-        return report(found, best, device=device, precision=precision, engine=options.engine)
+        return report(
+            found,
+            best,
+            device=device,
+            precision=precision,
+            engine="graph" if device.type == "cuda" and options.engine != "eager" else "eager",
+        )
 
 
 def measured(

@@ -16,6 +16,7 @@ from l2i.errors import InputError
 from l2i.options import BenchOptions
 from l2i.registry import unknown
 from l2i.training.build import dtype_of
+from l2i.validate import RANGES
 
 GROUPS = {
     "mean-teacher": "cifar10/mean-teacher-l2i-250",
@@ -52,11 +53,11 @@ class Case:
 
 def chosen(options: BenchOptions, device: torch.device) -> dict[str, list[Case]]:
     """The cases that the options name, by group."""
-    for name, least in (("blocks", 0), ("steps", 0), ("threads", 0)):
-        if getattr(options, name) < least:
-            raise InputError(f"{name}={getattr(options, name)} must be at least {least}")
+    for name, most in (("blocks", 10_000), ("steps", 100_000), ("threads", RANGES["threads"][1])):
+        if not 0 <= getattr(options, name) <= most:
+            raise InputError(f"{name}={getattr(options, name)} must be at least 0 and at most {most:g}")
     if options.engine == "graph" and device.type != "cuda":
-        raise InputError("engine='graph' records steps on a GPU; use engine='auto', or a GPU")
+        raise InputError("engine='graph' records steps on a GPU, but the bench is not on one; use engine='auto'")
     groups, variants = known("group", options.groups, GROUPS), known("variant", options.variants, VARIANTS)
     return {
         group: [Case(group=group, variant=v, run=run_of(group, v, options, device)) for v in variants]

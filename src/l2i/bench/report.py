@@ -25,11 +25,11 @@ DEFINITIONS = {
     "ratio": "to the base step, a round of blocks at a time, the median",
     "images_per_second": "labelled and unlabelled samples of the base step, once each whatever their views",
     "memory": "growth at its peak while the case is built and warmed up, the data left out; MiB reserved by torch on a "
-    "GPU, resident on a CPU",
+    "GPU, resident on a CPU (there to some 20 %)",
     "host": "time for the host to issue a step without waiting for the device",
     "floor": "the longer of operations / ceiling and bytes / ceiling, where convolutions and matrix products read "
     "their inputs and write their outputs once and all else is free but the update of the parameters and their average",
-    "share": "floor / ms",
+    "share": "floor / ms, how near a step comes to its floor",
 }
 
 
@@ -161,7 +161,7 @@ def rendered(cases: list[Figures]) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("group", "variant", "network"):
         shown.add_column(heading, no_wrap=True)
-    for heading in ("batch", "ms", "× base", "images/s", "memory", "× base", "host µs", "floor ms", "share"):
+    for heading in ("batch", "ms", "× base", "images/s", "MiB", "× base", "host µs", "floor ms", "of floor"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for case in cases:
         shown.add_row(

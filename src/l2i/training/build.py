@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from l2i.bilevel.head import Head
 from l2i.bilevel.hypergradient import HYPERGRADIENTS
@@ -104,9 +105,17 @@ def build_model(run: Run, splits: Splits, task: Task) -> nn.Module:
     return model
 
 
-def channels_last(model: nn.Module) -> nn.Module:
-    """The model with its convolutions in the order of memory in which a GPU is fastest."""
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+def prepared(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The model on its device, to be trained; on a GPU, convolutions in the order of memory in which it is fastest.
+
+    A model that as a whole is in evaluation mode is taken out of it; single layers stay as they are.
+    """
+    if any(is_lazy(p) for p in model.parameters()):
+        raise InputError("the model has lazy layers, whose sizes are not known yet; pass a batch through it first")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise InputError("no parameter of the model takes a gradient; call model.requires_grad_() first")
+    model = (model if model.training else model.train()).to(device, dtype)
+    return model.to(memory_format=torch.channels_last) if device.type == "cuda" else model  # type: ignore[call-overload]
 
 
 def make_outer(run: Run, task: Task, network: nn.Module) -> OuterStep | None:

@@ -114,8 +114,9 @@ def same_split(folder: str | Path, other: str | Path) -> None:
 def load_model(folder: str | Path, *, splits: Splits | None = None, model: nn.Module | None = None) -> nn.Module:
     """The averaged model of a run, in evaluation mode; `splits` and `model` as given to `train`, where they were."""
     trainer, _ = load_trainer(folder, splits=splits, model=model)
-    for p in trainer.teacher.model.parameters():
+    for p, trained in zip(trainer.teacher.model.parameters(), trainer.model.parameters(), strict=True):
         p.data = p.data.clone()  # of its own: in training, all lie in one piece of memory
+        p.requires_grad_(trained.requires_grad)
     return trainer.teacher.model.eval()
 
 

@@ -17,7 +17,7 @@ from l2i.validate import lost_in_bf16
 def precision_of(run: Run, device: torch.device) -> str:
     """The precision that the run asks for, or for 'auto' the fastest that loses nothing."""
     if run.precision != "auto":
-        return run.precision
+        return "float32" if run.precision == "tf32" and device.type != "cuda" else run.precision
     return "float32" if device.type != "cuda" or lost_in_bf16(run) else "bf16"
 
 

@@ -16,7 +16,7 @@ from l2i.config import Run, from_json, to_json
 from l2i.data.split import Splits
 from l2i.errors import NonFiniteCost, Stopped
 from l2i.training import folder as folders
-from l2i.training.build import placed
+from l2i.training.build import dtype_of, placed
 from l2i.training.checkpoint import checkpoints, newest_whole, save_checkpoint
 from l2i.training.evaluate import best_step, curve, definition, final_figure, is_evaluated
 from l2i.training.folder import BEST, Result
@@ -53,6 +53,8 @@ def begun(
     folders.check(folder, run)
     done = folders.read_result(folder)
     if done is not None:
+        if splits is not None:
+            folders.same_data(folder, newest_whole(folder / "checkpoints")[1], on_host(splits, run), given=True)
         yield done
         return
     with cpu_threads(run.threads):
@@ -63,6 +65,11 @@ def begun(
             folders.claim(folder, run)
             with closing(Training(trainer, folder, stop, quiet=quiet, label=label)) as training:
                 yield training
+
+
+def on_host(splits: Splits, run: Run) -> Splits:
+    """Splits as a checkpoint knows them."""
+    return splits.to(torch.device("cpu"), dtype_of(run))
 
 
 @contextmanager
@@ -83,7 +90,8 @@ class Training:
         self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool, label: str | None = None
     ) -> None:
         self.trainer, self.run, self.folder, self.stop = trainer, trainer.run, folder, stop
-        self.start, self.earlier, self.changed, size = 0, 0.0, "", 0
+        self.at_once = 1
+        self.start, self.earlier, self.changed, self.shared, size = 0, 0.0, "", 1, 0
         self.saved = folder / "checkpoints"
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
             tensors, meta = newest_whole(self.saved)
@@ -91,13 +99,13 @@ class Training:
             folders.same_data(folder, meta, trainer.splits, given=trainer.given)
             trainer.load(tensors)
             self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
+            self.shared = meta.get("at_once", 1)
             before = meta.get("precision", trainer.precision)
             self.changed = "" if before == trainer.precision else f", in {trainer.precision} instead of {before}"
         else:
             self.write_checkpoint(0, seconds=0.0, metrics_size=0)
         self.metrics = Metrics(folder, size=size)
         self.events = Events(folder, step=self.start)
-        self.at_once = 1
         self.bar = Bar(
             label or f"{self.run.name} seed {self.run.seed}", start=self.start, steps=self.run.steps, quiet=quiet
         )
@@ -202,7 +210,7 @@ class Training:
     def write_checkpoint(self, step: int, *, seconds: float, metrics_size: int) -> None:
         meta = {"step": step, "seconds": seconds, "metrics_size": metrics_size, "config": to_json(self.run)}
         meta |= {"data": self.trainer.splits.fingerprint(), "given": self.trainer.given}
-        meta |= {"precision": self.trainer.precision}
+        meta |= {"precision": self.trainer.precision, "at_once": max(self.at_once, self.shared)}
         state = self.trainer.state()
         for name, tensor in state.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
@@ -225,5 +233,5 @@ class Training:
             hardware=folders.hardware(self.trainer.device),
             precision=self.trainer.precision,
             engine=self.trainer.engine,
-            at_once=self.at_once,
+            at_once=max(self.at_once, self.shared),
         )

@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics, where two forwards of a step move them side by side (design page, «BatchNorm»)."""
+"""BatchNorm's running statistics, where two forwards of a step move them side by side (see docs/performance.md)."""
 
 from __future__ import annotations
 

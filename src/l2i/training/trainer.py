@@ -17,7 +17,7 @@ from l2i.data.split import Samples, Splits
 from l2i.errors import InputError
 from l2i.lanes import IN_TURN, Lanes, plan_for
 from l2i.methods.base import Costs
-from l2i.training.build import build_model, channels_last, dtype_of, load_splits, make_outer, make_task, pick_device
+from l2i.training.build import build_model, dtype_of, load_splits, make_outer, make_task, pick_device, prepared
 from l2i.training.clock import Clock
 from l2i.training.ema import Teacher
 from l2i.training.evaluate import outputs_of
@@ -48,8 +48,8 @@ class Trainer:
         if run.final == "best" and not len(self.splits.validation.x):
             raise InputError("final='best' looks at validation samples and there are none; raise data.num_validation")
         self.task = make_task(self.splits, run.method)
-        model = (build_model(run, self.splits, self.task) if model is None else model).to(self.device, dtype)
-        self.model = channels_last(model) if self.device.type == "cuda" else model
+        model = build_model(run, self.splits, self.task) if model is None else model
+        self.model = prepared(model, self.device, dtype)
         self.teacher = Teacher(self.model)
         self.network = self.at_precision(self.model)
         self.flat, self.params = Flat(dict(self.network.named_parameters())), trainable(self.network)

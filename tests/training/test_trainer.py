@@ -14,7 +14,7 @@ from l2i.data.split import Samples, Splits
 from l2i.errors import InputError
 from l2i.methods.mean_teacher import MeanTeacher
 from l2i.methods.pseudo_label import PseudoLabel
-from l2i.training.trainer import MISFIT
+from l2i.training.state import MISFIT
 
 
 def small(cell: str = "digits", **changes: object) -> Run:

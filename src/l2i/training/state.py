@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from l2i.batch import Params
 from l2i.errors import InputError
+
+MISFIT = r"(?s)^(?!.*memory).*(shape|size|dimension)"  # in torch's words; what lacks is not memory
 
 
 def generators(device: torch.device) -> Params:
@@ -31,6 +35,19 @@ def draws_random(device: torch.device, forward: Callable[[], None]) -> bool:
     before = generators(device)
     forward()
     return any(not torch.equal(state, before[name]) for name, state in generators(device).items())
+
+
+@contextmanager
+def fitting() -> Iterator[None]:
+    """A first step, in which what torch says of shapes and sizes that do not fit is the user's to mend."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search(MISFIT, str(error)):
+            raise
+        raise InputError(f"the first step cannot be taken with these settings: {error}") from error
 
 
 def held_by(device: torch.device, forward: Callable[[], Tensor]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import torch
@@ -26,11 +25,9 @@ from l2i.training.gradients import Gradients, HeldGradient
 from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast, numerics, precision_of
-from l2i.training.record import recorder_for
-from l2i.training.state import draws_random, fill, generators, held_by, part, set_generators
+from l2i.training.record import Recorder, recorder_for
+from l2i.training.state import draws_random, fill, fitting, generators, held_by, part, set_generators
 from l2i.validate import validate
-
-MISFIT = r"(?s)^(?!.*memory).*(shape|size|dimension)"  # in torch's words; what lacks is not memory
 
 
 class Trainer:
@@ -82,6 +79,13 @@ class Trainer:
         self.meter = Meter(self.device)
         self.draws = self.rehearse()
         self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and not self.draws
+        self.recorder = self.recording()
+
+    def at_precision(self, model: nn.Module) -> nn.Module:
+        return Autocast(model) if self.precision == "bf16" else model
+
+    def recording(self) -> Recorder | None:
+        """What records the steps as CUDA graphs, where that can be done."""
         why_not = {
             "the run is not on one": self.device.type != "cuda",
             "the data is streamed": bool(self.loader.streams),
@@ -89,10 +93,7 @@ class Trainer:
         }
         plan = plan_for(held=self.held, last_layer=self.gradients.head is not None)
         apart = self.gradients.statistics.apart and not self.draws
-        self.recorder = recorder_for(run, self.take, self.loader.generator, why_not, plan if apart else None)
-
-    def at_precision(self, model: nn.Module) -> nn.Module:
-        return Autocast(model) if self.precision == "bf16" else model
+        return recorder_for(self.run, self.take, self.loader.generator, why_not, plan if apart else None)
 
     @property
     def engine(self) -> str:
@@ -170,7 +171,7 @@ class Trainer:
         kept = [buffer.clone() for buffer in self.model.buffers()]
         devices = [self.device] if self.device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(devices):
+            with torch.random.fork_rng(devices), fitting():
                 batch = self.loader.draw(0)
                 draws = draws_random(self.device, lambda: self.check_outputs(batch.labeled.x))
                 self.gradients.statistics.watch(lambda: self.check_outputs(batch.labeled.x))
@@ -178,12 +179,6 @@ class Trainer:
                 self.base_gradient(batch, 0)
                 if self.outer is not None:
                     self.outer_gradient(batch, 0)
-        except InputError:
-            raise
-        except (ValueError, RuntimeError) as error:  # what torch says of shapes and sizes that do not fit
-            if isinstance(error, RuntimeError) and not re.search(MISFIT, str(error)):
-                raise
-            raise InputError(f"the first step cannot be taken with these settings: {error}") from error
         finally:
             self.loader.close()
             for buffer, before in zip(self.model.buffers(), kept, strict=True):

@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -34,3 +36,13 @@ def test_randaugment_costs_at_most_a_tenth_of_a_training_step(tmp_path: Path) ->
 def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
     run("contact_sheet.py", tmp_path, "sheet.png")
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_seeds_at_once_are_set_against_one(tmp_path: Path) -> None:
+    told = run("seeds_at_once.py", tmp_path, "landmarks", "2", "1").splitlines()
+    assert [line.partition(":")[0] for line in told] == ["landmarks, 1 at once", "landmarks, 2 at once"]
+    assert told[0].endswith("1.00 × one run") and float(told[1].split()[-4]) > 1
+
+
+def test_lane_plans_are_for_a_gpu(tmp_path: Path) -> None:
+    assert ("MiB" if torch.cuda.is_available() else "there is none") in run("lane_plans.py", tmp_path, "landmarks")

@@ -7,7 +7,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from derivatives import Inputs, directional, flat, gradient_of, leaves, twice
+from derivatives import (
+    Inputs,
+    agree_in_forward_mode,
+    agree_in_second_derivatives,
+    directional,
+    flat,
+    gradient_of,
+    leaves,
+    twice,
+)
 from l2i.models import norm
 from l2i.models.norm import FusedNormAct, NormAct, gradients, tangent
 from problems import relative
@@ -78,24 +87,12 @@ def fused_by_formulas(monkeypatch: pytest.MonkeyPatch) -> object:
 @pytest.mark.parametrize("graph", [torch.no_grad, torch.enable_grad])
 @pytest.mark.parametrize("which", [(True, True, True), (False, True, True), (True, False, False)])
 def test_the_fused_function_has_forward_mode(fused_by_formulas: object, graph: type, which: tuple[bool, ...]) -> None:
-    inputs = leaves(draw(), dtype=torch.float64)
-    dots = tuple(torch.randn_like(value) for value in inputs)
     with graph():
-        found, wanted = (directional(f, inputs, dots, which) for f in (fused_by_formulas, reference))
-    assert relative(found.detach(), wanted.detach()) < 1e-10
+        assert agree_in_forward_mode(fused_by_formulas, reference, leaves(draw(), dtype=torch.float64), which)
 
 
 def test_derivatives_of_the_fused_function_can_be_differentiated(fused_by_formulas: object) -> None:
-    """Reverse over reverse, forward over reverse and reverse over forward are one Hessian-vector product."""
-    inputs = leaves(draw(), dtype=torch.float64)
-    dy = torch.randn_like(inputs[0])
-    dots = tuple(torch.randn_like(value) for value in inputs)
-    wanted = twice(reference, inputs, dy, dots)
-    assert relative(twice(fused_by_formulas, inputs, dy, dots), wanted) < 1e-10
-    over_reverse = directional(gradient_of(fused_by_formulas, dy), inputs, dots)
-    assert relative(over_reverse.detach(), wanted) < 1e-10
-    over_forward = torch.autograd.grad(directional(fused_by_formulas, inputs, dots), inputs[:2], dy)
-    assert relative(flat(over_forward), wanted) < 1e-10
+    assert agree_in_second_derivatives(fused_by_formulas, reference, leaves(draw(), dtype=torch.float64))
 
 
 class Case:

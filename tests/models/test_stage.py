@@ -8,7 +8,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from derivatives import Inputs, directional, flat, gradient_of, leaves, twice
+from derivatives import (
+    Inputs,
+    agree_in_forward_mode,
+    agree_in_second_derivatives,
+    directional,
+    flat,
+    gradient_of,
+    leaves,
+    twice,
+)
 from l2i.models import stage
 from l2i.models.base import Network
 from l2i.models.fused import plain
@@ -111,24 +120,12 @@ def test_the_fused_functions_have_the_gradient(fused_by_formulas: object) -> Non
 @pytest.mark.parametrize("graph", [torch.no_grad, torch.enable_grad])
 @pytest.mark.parametrize("which", WHICH)
 def test_the_fused_functions_have_forward_mode(fused_by_formulas: object, graph: type, which: tuple[bool, ...]) -> None:
-    inputs = leaves(draw(), dtype=torch.float64)
-    dots = tuple(torch.randn_like(value) for value in inputs)
     with graph():
-        found, wanted = (directional(f, inputs, dots, which) for f in (fused_by_formulas, reference))
-    assert relative(found.detach(), wanted.detach()) < 1e-10
+        assert agree_in_forward_mode(fused_by_formulas, reference, leaves(draw(), dtype=torch.float64), which)
 
 
 def test_derivatives_of_the_fused_functions_can_be_differentiated(fused_by_formulas: object) -> None:
-    """Reverse over reverse, forward over reverse and reverse over forward are one Hessian-vector product."""
-    inputs = leaves(draw(), dtype=torch.float64)
-    dy = torch.randn_like(reference(*inputs))
-    dots = tuple(torch.randn_like(value) for value in inputs)
-    wanted = twice(reference, inputs, dy, dots)
-    assert relative(twice(fused_by_formulas, inputs, dy, dots), wanted) < 1e-10
-    over_reverse = directional(gradient_of(fused_by_formulas, dy), inputs, dots)
-    assert relative(over_reverse.detach(), wanted) < 1e-10
-    over_forward = torch.autograd.grad(directional(fused_by_formulas, inputs, dots), inputs[:2], dy)
-    assert relative(flat(over_forward), wanted) < 1e-10
+    assert agree_in_second_derivatives(fused_by_formulas, reference, leaves(draw(), dtype=torch.float64))
 
 
 class Case:

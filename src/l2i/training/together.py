@@ -15,7 +15,7 @@ from l2i.training.folder import Result, folder_of, read_result
 from l2i.training.run import Training, begun, train
 from l2i.training.signals import StopRequest
 
-MOST = 5  # runs at once by default: each has six streams, and torch gives out 32 before it gives one twice
+MOST = 5  # runs at once by default: recording takes up to six streams a run, and torch gives out 32 different ones
 
 
 def train_together(runs: Sequence[Run], *, at_once: int = 0) -> Iterator[Result]:
@@ -77,6 +77,6 @@ def on_stream(training: Training) -> AbstractContextManager[object]:
     device = training.trainer.device
     if device.type != "cuda":
         return nullcontext()
-    stream = torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device, priority=-1)  # from another 32: libraries keep work space by stream
     stream.wait_stream(torch.cuda.current_stream(device))
     return torch.cuda.stream(stream)

@@ -1,0 +1,50 @@
+"""The time of a step of one run, and of a round of steps of several runs, each on a stream of its own."""
+
+import statistics
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+
+import torch
+
+from l2i import Trainer, replace
+from l2i.bench.cases import run_of, splits_of
+from l2i.bench.timing import WARM_UP, ms_of
+from l2i.options import BenchOptions
+
+ROUNDS = {"cuda": 200, "cpu": 2}
+
+
+def stream(device: torch.device) -> AbstractContextManager[object]:
+    return torch.cuda.stream(torch.cuda.Stream(device, priority=-1)) if device.type == "cuda" else nullcontext()
+
+
+def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    run = run_of(group, "base", BenchOptions(), device)
+    splits = splits_of(group, device, run)
+    lanes = [(Trainer(replace(run, seed=seed), splits=splits), stream(device), count()) for seed in range(most)]
+
+    def rounds(number: int, seeds: int) -> None:
+        for _ in range(number):
+            for trainer, own, steps in lanes[:seeds]:
+                with own:
+                    trainer.step(next(steps))
+        for _, own, _ in lanes[:seeds]:
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).wait_stream(own.stream)  # what is timed ends when all have
+
+    rounds(WARM_UP[device.type], most)
+    times: dict[int, list[float]] = {seeds: [] for seeds in range(1, most + 1)}
+    for _ in range(repeats):
+        for seeds, found in times.items():
+            number = ROUNDS[device.type]
+            found.append(ms_of(lambda number=number, seeds=seeds: rounds(number, seeds), device) / number)
+    one = statistics.median(times[1])
+    for seeds, found in times.items():
+        ms = statistics.median(found)
+        print(f"{group}, {seeds} at once: {ms:.2f} ms a round, {ms / seeds:.2f} ms a seed, {ms / one:.2f} × one run")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2], *map(int, sys.argv[2:]))

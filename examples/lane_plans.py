@@ -7,10 +7,11 @@ import sys
 import torch
 
 from l2i import Run, Splits, Trainer
-from l2i.bench.cases import run_of, splits_of
+from l2i.bench.cases import GROUPS, VARIANTS, run_of, splits_of
 from l2i.bench.timing import MIB, Stepping, ms_of
 from l2i.lanes import APART, LAST_LAYER, THROUGH_ALL, Plan
 from l2i.options import BenchOptions
+from l2i.registry import unknown
 from l2i.training.record import Recorder
 
 PLANS: dict[str, Plan | None] = {
@@ -40,6 +41,9 @@ def measured(run: Run, splits: Splits, plan: Plan | None) -> tuple[float, float]
 
 
 def main(group: str = "mean-teacher", variant: str = "last-layer") -> None:
+    for kind, name, known in (("group", group, list(GROUPS)), ("variant", variant, list(VARIANTS))):
+        if name not in known:
+            sys.exit(str(unknown(kind, name, known, "l2i bench --help")))
     if not torch.cuda.is_available():
         print("lanes are streams of a GPU, and there is none")
         return

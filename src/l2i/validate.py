@@ -27,6 +27,7 @@ RANGES: dict[str, tuple[float, float]] = {
             "crop": MANY,
             "shift": MANY,
             "randaugment": 100,
+            "corrupt": 1,
             "noise": 1e6,
             "cutout": MANY,
             "fill": 255,

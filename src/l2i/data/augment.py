@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, reduce
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -15,6 +15,17 @@ from l2i.data.randaugment import randaugment
 from l2i.errors import InputError
 
 Padding = Literal["constant", "reflect"]
+
+
+class Columns(NamedTuple):
+    """How a table's columns became the network's inputs: a category is several inputs that belong together."""
+
+    group: Tensor  # [E], the column that each input is of
+    numeric: Tensor  # [E], whether an input is a standardised number
+    sources: int  # columns
+
+    def to(self, device: torch.device) -> Columns:
+        return Columns(self.group.to(device), self.numeric.to(device), self.sources)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,22 +42,30 @@ class Augment:
     """Random horizontal flip; not for labels that tell left from right."""
     randaugment: int = 0
     """How many of FixMatch's RandAugment operations each 8-bit image goes through, each with probability 1/2."""
+    corrupt: float = 0.0
+    """Share of a table's columns that take the value of another sample of the mini-batch, drawn for each sample."""
     noise: float = 0.0
-    """Standard deviation of Gaussian noise, in the data's units: for 8-bit images, grey levels."""
+    """Standard deviation of Gaussian noise, in the data's units: for 8-bit images, grey levels. A table's numbers are
+    standardised before, and its categories have none."""
     cutout: int = 0
     """Side of a square that is blotted out at a random place."""
     fill: float = 0.0
     """What is put where nothing is known, by cutout and RandAugment."""
 
-    def __call__(self, x: Tensor, generator: Generator, *, framed: bool = True) -> tuple[Tensor, Frame | None]:
+    def __call__(
+        self, x: Tensor, generator: Generator, *, framed: bool = True, columns: Columns | None = None
+    ) -> tuple[Tensor, Frame | None]:
         """The view [B, ...] and, for images where that is asked for, where its points went."""
         if x.ndim != 4:
             if self.shift or self.flip or self.cutout or self.crop or self.randaugment:
                 raise InputError(
                     "crop, shift, flip, randaugment and cutout are for images [B, C, H, W]; "
-                    "leave them out of data.weak and data.strong, and use noise"
+                    "leave them out of data.weak and data.strong, and use noise or corrupt"
                 )
-            return self.perturb(x, generator), None
+            x = corrupt(x, self.corrupt, generator, columns) if self.corrupt else x
+            return self.perturb(x, generator, columns), None
+        if self.corrupt:
+            raise InputError("corrupt is for tables; leave it out of data.weak and data.strong, and use cutout")
         x, frame = self.move(x, generator, framed=framed)
         x = randaugment(x, self.randaugment, generator, fill=self.fill) if self.randaugment else x
         x = self.perturb(x, generator)
@@ -71,8 +90,11 @@ class Augment:
         none = [Frame.translation(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype))] if framed else []
         return x, reduce(Frame.then, moves or none) if framed else None
 
-    def perturb(self, x: Tensor, generator: Generator) -> Tensor:
-        return noise(x, self.noise, generator) if self.noise else x
+    def perturb(self, x: Tensor, generator: Generator, columns: Columns | None = None) -> Tensor:
+        if not self.noise:
+            return x
+        noisy = noise(x, self.noise, generator)
+        return noisy if columns is None else torch.where(columns.numeric, noisy, x)
 
     def centre(self, x: Tensor) -> Tensor:
         """The middle of images, as large as a random window of them."""
@@ -116,6 +138,16 @@ def flip(x: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
     """Every other image, on average, mirrored left to right, and which."""
     turned = torch.rand(len(x), generator=generator, device=x.device) < 0.5
     return torch.where(turned.view(-1, 1, 1, 1), x.flip(3), x), turned
+
+
+def corrupt(x: Tensor, share: float, generator: Generator, columns: Columns | None = None) -> Tensor:
+    """Each sample with a share of its columns from others, drawn apart: its marginals stay, what goes together not."""
+    group = torch.arange(x[0].numel(), device=x.device) if columns is None else columns.group  # [E]
+    size = (len(x), int(x[0].numel()) if columns is None else columns.sources)
+    taken = torch.rand(size, generator=generator, device=x.device) < share  # [B, F]
+    whose = torch.randint(len(x), size, generator=generator, device=x.device)
+    flat = x.flatten(1)
+    return torch.where(taken[:, group], flat.gather(0, whose[:, group]), flat).view_as(x)
 
 
 def noise(x: Tensor, std: float, generator: Generator) -> Tensor:

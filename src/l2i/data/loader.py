@@ -97,7 +97,7 @@ class Loader:
 
     def labeled(self, part: str) -> Labeled:
         x, y = self.fetch(part)
-        view, frame = self.weak(x, self.generator, framed=self.splits.points)
+        view, frame = self.weak(x, self.generator, framed=self.splits.points, columns=self.splits.columns)
         return Labeled(self.inputs(view), self.task.move(self.task.encode(y), frame))
 
     def unlabeled(self) -> Unlabeled:
@@ -106,7 +106,9 @@ class Loader:
         frames: dict[str, Frame | None] = {}
         for name in dict.fromkeys(self.method.views):
             augment = self.strong if name == "strong" else self.weak
-            view, frames[name] = augment(x, self.generator, framed=self.splits.points)
+            view, frames[name] = augment(
+                x, self.generator, framed=self.splits.points, columns=self.splits.columns
+            )
             views[name] = self.inputs(view)
         here, there = frames["weak"], frames[self.method.student_view]
         frame = None if there is None or here is None else here.inverse().then(there)
@@ -129,7 +131,7 @@ class Loader:
             x, y = self.streams[part](step), samples.y[self.rows[part](step).to(self.device, non_blocking=True)]
         else:
             assert isinstance(samples.x, Tensor)
-            rows = pick(len(samples.x), getattr(self.sizes, part), self.generator)
+            rows = pick(len(samples.x), getattr(self.sizes, part), self.generator, samples.weight)
             x, y = samples.x[rows], samples.y[rows]
         return x if self.splits.pixels is None else x.to(self.splits.pixels.mean.dtype), y
 
@@ -163,8 +165,12 @@ def check_views(splits: Splits, method: Method, weak: Augment, strong: Augment) 
         )
 
 
-def pick(count: int, size: int, generator: Generator) -> Tensor:
-    """Distinct rows, or rows with replacement where the set is smaller than the batch."""
+def pick(count: int, size: int, generator: Generator, weight: Tensor | None = None) -> Tensor:
+    """Distinct rows, or rows with replacement where the set is smaller than the batch or samples have weights."""
+    if weight is not None:
+        total = weight.cumsum(0)
+        place = torch.rand(size, generator=generator, device=generator.device, dtype=total.dtype) * total[-1]
+        return torch.searchsorted(total, place, right=True).clamp_max(count - 1)
     if size > count:
         return torch.randint(count, (size,), generator=generator, device=generator.device)
     return torch.randperm(count, generator=generator, device=generator.device)[:size]

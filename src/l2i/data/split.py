@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from l2i.data.augment import Columns
 from l2i.data.pixels import Pixels
 from l2i.errors import InputError
 from l2i.shares import Count, resolved
@@ -32,16 +33,18 @@ class Samples(NamedTuple):
 
     x: Tensor | Files  # [N, ...]; grey levels of 8 bits stay so
     y: Tensor  # [N] classes, or [N, D] targets
+    weight: Tensor | None = None  # [N], how often a sample is drawn, compared with others; all as often without
 
     def take(self, index: Tensor) -> Samples:
-        return Samples(self.x[index], self.y[index])
+        return Samples(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
 
     def to(self, device: torch.device, dtype: torch.dtype, *, pixels: bool) -> Samples:
         """On the device; `pixels` of 8 bits stay as they are, and image files stay where they are."""
         y = self.y.to(device, dtype) if self.y.is_floating_point() else self.y.to(device)
+        weight = None if self.weight is None else self.weight.to(device, torch.float64)
         if not isinstance(self.x, Tensor):
-            return Samples(self.x, y)
-        return Samples(self.x.to(device) if pixels else self.x.to(device, dtype), y)
+            return Samples(self.x, y, weight)
+        return Samples(self.x.to(device) if pixels else self.x.to(device, dtype), y, weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,8 @@ class Splits:
     points: bool = False
     eyes: tuple[int, int] | None = None
     pixels: Pixels | None = None
+    columns: Columns | None = None
+    """Tables: which inputs are one column, and which are numbers."""
 
     @staticmethod
     def given(
@@ -83,6 +88,7 @@ class Splits:
         classes: int | None = None,
         points: bool = False,
         pixels: Pixels | None = None,
+        columns: Columns | None = None,
     ) -> Splits:
         """Sets of your own, as tensors or arrays: inputs and labels, but inputs alone for `unlabeled`.
 
@@ -102,12 +108,14 @@ class Splits:
             classes=classes,
             points=points,
             pixels=pixels,
+            columns=columns,
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Splits:
         pixels = None if self.pixels is None else self.pixels.to(device, dtype)
         sets = {name: getattr(self, name).to(device, dtype, pixels=pixels is not None) for name in SETS}
-        return dataclasses.replace(self, pixels=pixels, **sets)
+        columns = None if self.columns is None else self.columns.to(device)
+        return dataclasses.replace(self, pixels=pixels, columns=columns, **sets)
 
     def inputs(self, raw: Tensor) -> Tensor:
         """Samples as the network takes them."""
@@ -162,7 +170,7 @@ def draw_splits(
 ) -> Splits:
     """Draw validation rows, then balanced labels among the rest; what is left is unlabelled."""
     classes = data.classes
-    train, test = samples_of(*data.train, classes), samples_of(*data.test, classes)
+    train, test = (samples_of(part.x, part.y, classes) for part in (data.train, data.test))
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(train.x), generator=generator)
     checked = resolved(num_validation, len(order))

@@ -1,0 +1,173 @@
+"""A fit folder: what `l2i fit` found out, as `impute`, `predict`, `export` and `report` read it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2i.errors import InputError
+from l2i.training.checkpoint import write_whole
+
+META, ROWS, OUTPUTS = "fit.json", "rows.parquet", "outputs.safetensors"
+VERSION = 1
+Part = Literal["labeled", "unlabeled", "validation", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One of the networks that were trained on the same split."""
+
+    name: str
+    """supervised, baseline (without L2I) or l2i; the run folder of that name lies in the fit folder."""
+    title: str
+    """In words, such as 'fixmatch + L2I'."""
+    validation: float
+    """The figure on the validation rows, lower is better."""
+    validation_cost: float
+    """The mean loss there, which decides between equal figures."""
+    test: float | None
+    """The figure on the test rows, where there are any; nothing is chosen by it."""
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Something that was chosen from the data, and why."""
+
+    name: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A row as a person can look at it."""
+
+    row: int
+    """Its place in the input, from 0."""
+    picture: str | None = None
+    """A PNG, base64."""
+    fields: dict[str, str] | None = None
+    """A table's columns; a text column is one of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """A value or row of values for each row of the input, in its order."""
+
+    ids: list[str]
+    parts: NDArray[np.str_]  # [N], of Part
+    given: NDArray[Any]  # [N] class numbers, −1 where blank; or [N, D] targets, NaN where blank
+    outputs: dict[str, NDArray[np.float32]]  # candidate -> [N, C] logits, or [N, D] targets in their units
+    changes: NDArray[np.int64]  # [N], how often the chosen model's label changed over the snapshots
+    spread: NDArray[np.float32] | None = None  # [N, D], regression: over augmentations and snapshots, uncalibrated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """Everything but the networks, which lie in the run folders of the candidates."""
+
+    source: dict[str, Any]
+    """kind (table, images, arrays or landmarks), path, and the options that it was read with."""
+    inputs: dict[str, Any]
+    """How raw inputs become the network's (see own.prepare)."""
+    shape: tuple[int, ...]
+    """Of a sample as the network sees it."""
+    classes: tuple[str, ...] | None
+    """Names of the classes; None for regression."""
+    targets: tuple[str, ...]
+    """Names of the target columns; 'class' where a folder's name is the label."""
+    figure_name: str
+    meaning: str
+    """What the figure says, in words."""
+    choices: tuple[Choice, ...]
+    notes: tuple[str, ...]
+    """What was done about the data's oddities, a line each."""
+    candidates: tuple[Candidate, ...]
+    chosen: str
+    """The candidate with the best validation figure."""
+    snapshots: int
+    """Evaluations over which changes were counted."""
+    temperature: float = 1.0
+    """Classification: what logits are divided by, found on the validation rows."""
+    spread_scale: float = 1.0
+    """Regression: what spreads are multiplied by, found on the validation rows."""
+    target_std: tuple[float, ...] = ()
+    """Regression: the spread of each labelled target, in its units."""
+    unlike: float | None = None
+    """How well labelled and unlabelled rows can be told apart by their inputs: the area under the ROC curve, 0.5 for
+    not at all; None where that could not be measured."""
+    mask: float | None = None
+    """FixMatch and UDA: the share of unlabelled rows that were confident enough to count, at the end."""
+    samples: tuple[Sample, ...] = ()
+    """The rows whose imputed labels are the most and the least sure, to be shown."""
+    version: int = VERSION
+
+    def candidate(self, name: str) -> Candidate | None:
+        return next((c for c in self.candidates if c.name == name), None)
+
+    @property
+    def best(self) -> Candidate:
+        found = self.candidate(self.chosen)
+        assert found is not None
+        return found
+
+
+def write_fit(folder: Path, fitted: Fitted, rows: Rows) -> None:
+    """Write a fit down; fit.json comes last and marks it as whole."""
+    import pandas as pd
+    from safetensors.numpy import save
+
+    frame = pd.DataFrame({"id": rows.ids, "part": rows.parts.astype(object), "changes": rows.changes})
+    tensors = {"given": rows.given, **{f"outputs.{name}": values for name, values in rows.outputs.items()}}
+    tensors |= {} if rows.spread is None else {"spread": rows.spread}
+    write_whole(folder / ROWS, frame.to_parquet(index=False))
+    write_whole(folder / OUTPUTS, save({name: np.ascontiguousarray(values) for name, values in tensors.items()}))
+    write_whole(folder / META, (json.dumps(asdict(fitted), indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_fit(folder: str | Path) -> tuple[Fitted, Rows]:
+    """What `write_fit` wrote; an InputError where the folder holds no whole fit."""
+    path = Path(folder)
+    if not (path / META).is_file():
+        unfinished = (path / "l2i").is_dir() or (path / "supervised").is_dir()
+        raise InputError(
+            f"{folder} is an unfinished fit; the command that began it goes on with it"
+            if unfinished
+            else f"{folder} is not the folder of a fit (it has no {META}); give the one that 'l2i fit' printed"
+        )
+    try:
+        return _fitted(path), _rows(path)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{folder} is damaged; restore it, or fit again in another --out") from None
+
+
+def _fitted(path: Path) -> Fitted:
+    plain = json.loads((path / META).read_text())
+    known = {field.name for field in fields(Fitted)}
+    plain = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items() if name in known}
+    for name, cls in {"choices": Choice, "candidates": Candidate, "samples": Sample}.items():
+        plain[name] = tuple(cls(**item) for item in plain[name])
+    return Fitted(**plain)
+
+
+def _rows(path: Path) -> Rows:
+    import pandas as pd
+    from safetensors.numpy import load
+
+    frame, tensors = pd.read_parquet(path / ROWS), load((path / OUTPUTS).read_bytes())
+    outputs = {name.partition(".")[2]: t for name, t in tensors.items() if name.startswith("outputs.")}
+    return Rows(
+        ids=frame["id"].tolist(),
+        parts=frame["part"].to_numpy(dtype=np.str_),
+        given=tensors["given"],
+        outputs=outputs,
+        changes=frame["changes"].to_numpy(),
+        spread=tensors.get("spread"),
+    )

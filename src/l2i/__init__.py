@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from l2i.data.augment import Augment
     from l2i.data.split import DataSet, Samples, Splits, draw_splits
     from l2i.errors import InputError, NonFiniteCost, Stopped
+    from l2i.estimators import L2IClassifier, L2IRegressor, LabeledKFold
     from l2i.training.load import load_model
     from l2i.training.run import train
     from l2i.training.trainer import Trainer
@@ -19,6 +20,9 @@ __all__ = [
     "Data",
     "DataSet",
     "InputError",
+    "L2IClassifier",
+    "L2IRegressor",
+    "LabeledKFold",
     "NonFiniteCost",
     "Optim",
     "Run",
@@ -39,6 +43,7 @@ _HOMES = {
     "l2i.data.augment": ("Augment",),
     "l2i.data.split": ("DataSet", "Samples", "Splits", "draw_splits"),
     "l2i.errors": ("InputError", "NonFiniteCost", "Stopped"),
+    "l2i.estimators": ("L2IClassifier", "L2IRegressor", "LabeledKFold"),
     "l2i.training.load": ("load_model",),
     "l2i.training.run": ("train",),
     "l2i.training.trainer": ("Trainer",),

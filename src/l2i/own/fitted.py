@@ -98,6 +98,8 @@ class Fitted:
     """Classification: what logits are divided by, found on the validation rows."""
     spread_scale: float = 1.0
     """Regression: what spreads are multiplied by, found on the validation rows."""
+    target_mean: tuple[float, ...] = ()
+    """Regression: the mean of each labelled target, in its units; the network sees (target − mean) / std."""
     target_std: tuple[float, ...] = ()
     """Regression: the spread of each labelled target, in its units."""
     unlike: float | None = None

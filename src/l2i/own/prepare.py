@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from l2i.data.augment import Columns
+from l2i.data.pixels import Pixels
 from l2i.errors import InputError
 
 if TYPE_CHECKING:
@@ -166,11 +167,27 @@ class ImageInputs:
     """What is taken as black, and `high` as white: raw values become grey levels 0 to 255."""
     high: float = 255.0
 
-    def grey(self, raw: NDArray[Any]) -> NDArray[Any]:
-        """Raw values as grey levels; those of 8 bits stay as they are."""
-        if (self.low, self.high) == (0.0, 255.0):
+    @staticmethod
+    def learned(raw: NDArray[Any]) -> ImageInputs:
+        """From raw images [N, C, H, W]: 8-bit ones as they are, others between their darkest and lightest value."""
+        eight = raw.dtype == np.uint8
+        low, high = (0.0, 255.0) if eight else (float(raw.min()), float(raw.max()))
+        high = high if high > low else low + 1.0
+        found = Pixels.of(torch.from_numpy(ImageInputs(mean=(), std=(), low=low, high=high).grey(raw)))
+        mean, std = (tuple(values.flatten().tolist()) for values in found)
+        return ImageInputs(mean=mean, std=std, low=low, high=high)
+
+    def grey(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
+        """Raw values as 256 grey levels; those of 8 bits stay as they are."""
+        if raw.dtype == np.uint8 and (self.low, self.high) == (0.0, 255.0):
             return raw
-        return ((raw - self.low) * (255.0 / (self.high - self.low))).astype(np.float32)
+        levels = (raw.astype(np.float64) - self.low) * (255.0 / (self.high - self.low))
+        return np.asarray(np.rint(levels).clip(0, 255), dtype=np.uint8)
+
+    @property
+    def pixels(self) -> Pixels:
+        """How the network sees grey levels."""
+        return Pixels(*(torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (self.mean, self.std)))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "images", **asdict(self)}

@@ -1,0 +1,65 @@
+"""Numbers from few labels and many unlabelled rows, by scikit-learn's contract."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_array, check_consistent_length
+
+from l2i.errors import InputError
+from l2i.estimators.base import L2IEstimator
+from l2i.estimators.inputs import checked
+from l2i.tasks import Regression
+
+
+class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
+    """A regressor that learns from unlabelled rows as well, and imputes their targets.
+
+    Parameters, X and `sample_weight` are those of `L2IClassifier`. y is [N] or, for several targets at once, [N, D];
+    NaN marks an unlabelled row, whose targets must then all be NaN. Without such rows it trains on the labels alone.
+
+    Attributes
+    ----------
+    n_features_in_, feature_names_in_ : as in scikit-learn
+    transduction_ : the target of each training row, given or imputed
+    history_, model_, run_ : as in `L2IClassifier`
+
+    """
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Train on the labelled and unlabelled rows of X."""
+        if y is None:
+            raise InputError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        x = checked(self, X, reset=True)
+        target = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+        check_consistent_length(x, target)
+        self._flat = target.ndim == 1
+        target = target.reshape(len(target), -1)
+        missing = np.isnan(target)
+        blank = missing.all(axis=1)
+        if (missing.any(axis=1) & ~blank).any():
+            row = int((missing.any(axis=1) & ~blank).argmax())
+            raise InputError(f"row {row} of y has some targets and lacks others; give all of them, or none")
+        if blank.all():
+            raise InputError("no row has a target; give that of some rows")
+        self._fit(x, np.where(missing, 0.0, target), blank, None, sample_weight)
+        values = np.where(missing, self._values(self._passed(x)), target)
+        self.transduction_ = values[:, 0] if self._flat else values
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """The targets of each row, [N] or [N, D] as in y."""
+        values = self._values(self._outputs(X))
+        return values[:, 0] if self._flat else values
+
+    def _values(self, outputs: Any) -> NDArray[np.float64]:
+        assert isinstance(self.task_, Regression)
+        return np.asarray((outputs * self.task_.std.cpu().double() + self.task_.mean.cpu().double()).numpy())

@@ -1,0 +1,68 @@
+"""scikit-learn's own checks, on labelled rows alone and with as many unlabelled ones beside them."""
+
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from l2i.estimators import L2IClassifier, L2IRegressor
+from l2i.estimators.base import L2IEstimator
+
+UNAVOIDABLE = {
+    "check_classifiers_classes": "it takes −1 for a class, and −1 marks an unlabelled row, as in sklearn.semi_supervised"
+}
+SHORT = {"steps": 30, "learning_rate": 0.01}
+LONGER = {"steps": 80, "learning_rate": 0.01}
+
+
+class Doubled:
+    """An estimator that is given every row once more, without its label: what it then fits is semi-supervised."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        fit = super().fit  # type: ignore[misc]
+        if y is None or issparse(X):
+            return fit(X, y, sample_weight)
+        x, target = np.asarray(X), np.asarray(y)
+        if x.ndim != 2 or x.dtype.kind not in "fiu" or len(x) < 2 or len(x) != len(target):
+            return fit(X, y, sample_weight)  # wrong input must be found as it is
+        weight = None if sample_weight is None else np.tile(np.asarray(sample_weight), 2)
+        twice = pd.concat([X, X]) if isinstance(X, pd.DataFrame) else np.concatenate([x, x])
+        fit(twice, np.concatenate(self.with_blanks(target)), weight)  # type: ignore[attr-defined]
+        assert self.run_.method.name != "supervised"  # type: ignore[attr-defined]
+        return self
+
+
+class DoubledClassifier(Doubled, L2IClassifier):
+    @staticmethod
+    def with_blanks(target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        words = target.dtype.kind in "UO"
+        blank = np.full(target.shape, None) if words else np.full_like(target, -1)
+        return target.astype(object) if words else target, blank
+
+
+class DoubledRegressor(Doubled, L2IRegressor):
+    @staticmethod
+    def with_blanks(target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        return target, np.full(target.shape, np.nan)
+
+
+def expected(estimator: L2IEstimator) -> dict[str, str]:
+    return UNAVOIDABLE if isinstance(estimator, L2IClassifier) else {}
+
+
+@parametrize_with_checks(
+    [
+        L2IClassifier(**SHORT),
+        L2IRegressor(**SHORT),
+        *(DoubledClassifier(method, **SHORT) for method in ("mean-teacher", "fixmatch", "mixmatch", "vat")),
+        *(DoubledRegressor(method, **LONGER) for method in ("mean-teacher", "pi-model", "pseudo-label")),
+    ],
+    expected_failed_checks=expected,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_scikit_learns_checks_pass(estimator: L2IEstimator, check: Any) -> None:
+    check(estimator)

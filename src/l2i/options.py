@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from l2i.own.reading import ReadOptions
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -90,3 +92,51 @@ class BenchOptions:
     """Of the forwards, as in a run; auto: bf16 on a GPU and float32 elsewhere."""
     engine: Literal["auto", "eager", "graph"] = "auto"
     """How a step is taken, as in a run; auto: recorded as a graph on a GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(ReadOptions):
+    """Train on your own data: a CSV or Parquet file, a folder of images, an .npz, or a CSV of image paths.
+
+    Every field of a run is a flag as well, its default chosen from your data: --steps, --seed, --device, --model.name,
+    --model.width, --batch.unlabeled, --optim.lr, --method.weight, --l2i.rho, --data.weak.noise, …; 'l2i train digits
+    --help' explains them.
+    """
+
+    out: str | None = None
+    """Folder for the fit; runs/NAME by default, after the file or folder."""
+    method: str = "auto"
+    """Semi-supervised method ('l2i list' shows them); auto chooses one for the data."""
+    baselines: bool = True
+    """Also train the supervised baseline, and the method without L2I, on the same split."""
+    validation: int | float = 0.2
+    """Labelled rows to choose by, never trained on: a number of them, or a share."""
+    test: int | float = 0.2
+    """Labelled rows to measure on, never trained on nor chosen by: a number of them, or a share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImputeOptions:
+    """The label of every input row, given or imputed, with its confidence."""
+
+    out: str = "labels.csv"
+    """File to write, .csv or .parquet."""
+    threshold: float | None = None
+    """Calibrated probability under which to abstain, 0.9 by default; for regression, the spread above which to abstain,
+    in spreads of the labelled targets, 0.5 by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Labels of new rows, in a file or on stdout."""
+
+    out: str | None = None
+    """File to write, .csv or .parquet; by default CSV on stdout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """One HTML file about a fit, to be opened in a browser or sent to a colleague."""
+
+    out: str | None = None
+    """File to write; RUN/report.html by default."""

@@ -14,7 +14,7 @@ from l2i.bench.timing import Times, timed
 from l2i.options import BenchOptions
 from l2i.training.build import pick_device
 from l2i.training.precision import precision_of
-from l2i.training.run import cpu_threads
+from l2i.training.state import cpu_threads
 
 BLOCKS = {"cuda": 10, "cpu": 9}
 STEPS = {"cuda": 20, "cpu": 3}

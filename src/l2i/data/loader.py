@@ -106,9 +106,7 @@ class Loader:
         frames: dict[str, Frame | None] = {}
         for name in dict.fromkeys(self.method.views):
             augment = self.strong if name == "strong" else self.weak
-            view, frames[name] = augment(
-                x, self.generator, framed=self.splits.points, columns=self.splits.columns
-            )
+            view, frames[name] = augment(x, self.generator, framed=self.splits.points, columns=self.splits.columns)
             views[name] = self.inputs(view)
         here, there = frames["weak"], frames[self.method.student_view]
         frame = None if there is None or here is None else here.inverse().then(there)

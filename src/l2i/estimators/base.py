@@ -25,7 +25,7 @@ from l2i.own.prepare import ImageInputs, TableInputs
 from l2i.registry import unknown
 from l2i.training.build import pick_device
 from l2i.training.evaluate import outputs_of
-from l2i.training.run import cpu_threads
+from l2i.training.state import cpu_threads
 from l2i.training.trainer import Trainer
 
 Factory = Callable[[tuple[int, ...], int], nn.Module]

@@ -67,6 +67,7 @@ class Rows:
     outputs: dict[str, NDArray[np.float32]]  # candidate -> [N, C] logits, or [N, D] targets in their units
     changes: NDArray[np.int64]  # [N], how often the chosen model's label changed over the snapshots
     spread: NDArray[np.float32] | None = None  # [N, D], regression: over augmentations and snapshots, uncalibrated
+    sizes: NDArray[np.int64] | None = None  # [N, 2], width and height of images before they were brought to one size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,8 @@ class Fitted:
     """Names of the classes; None for regression."""
     targets: tuple[str, ...]
     """Names of the target columns; 'class' where a folder's name is the label."""
+    points: bool = False
+    """Whether targets are points x, y, … in pixels of the images as the network sees them."""
     figure_name: str
     meaning: str
     """What the figure says, in words."""
@@ -128,7 +131,7 @@ def write_fit(folder: Path, fitted: Fitted, rows: Rows) -> None:
 
     frame = pd.DataFrame({"id": rows.ids, "part": rows.parts.astype(object), "changes": rows.changes})
     tensors = {"given": rows.given, **{f"outputs.{name}": values for name, values in rows.outputs.items()}}
-    tensors |= {} if rows.spread is None else {"spread": rows.spread}
+    tensors |= {name: t for name, t in (("spread", rows.spread), ("sizes", rows.sizes)) if t is not None}
     write_whole(folder / ROWS, frame.to_parquet(index=False))
     write_whole(folder / OUTPUTS, save({name: np.ascontiguousarray(values) for name, values in tensors.items()}))
     write_whole(folder / META, (json.dumps(asdict(fitted), indent=1, ensure_ascii=False) + "\n").encode())
@@ -172,4 +175,5 @@ def _rows(path: Path) -> Rows:
         outputs=outputs,
         changes=frame["changes"].to_numpy(),
         spread=tensors.get("spread"),
+        sizes=tensors.get("sizes"),
     )

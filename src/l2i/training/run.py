@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,17 +24,31 @@ from l2i.training.log import Bar, Events, Metrics, Row
 from l2i.training.optim import rate_factor
 from l2i.training.probe import probe
 from l2i.training.signals import StopRequest
+from l2i.training.state import cpu_threads
 from l2i.training.trainer import Trainer
 from l2i.validate import validate
 
+Watch = Callable[[Trainer, int], None]
 
-def train(run: Run, *, splits: Splits | None = None, model: nn.Module | None = None, quiet: bool = False) -> Result:
+
+def train(
+    run: Run,
+    *,
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    quiet: bool = False,
+    watch: Watch | None = None,
+) -> Result:
     """Train, or go on with, `run` in its folder, and return what it came to. A run that is done is not done again.
 
-    `splits` and `model` may be your own; they are then not part of what config.json says.
+    `splits` and `model` may be your own; they are then not part of what config.json says. `watch` is called with the
+    trainer and the step at every evaluation; in a run that was cut and goes on, some steps come twice.
     """
     with StopRequest() as stop, begun(run, stop, splits=splits, model=model, quiet=quiet) as training:
-        return training if isinstance(training, Result) else training.finish()
+        if isinstance(training, Result):
+            return training
+        training.watch = watch
+        return training.finish()
 
 
 @contextmanager
@@ -72,17 +86,6 @@ def on_host(splits: Splits, run: Run) -> Splits:
     return splits.to(torch.device("cpu"), dtype_of(run))
 
 
-@contextmanager
-def cpu_threads(count: int) -> Iterator[None]:
-    """As many threads as the run asks for, while it runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class Training:
     """The loop around a trainer's steps."""
 
@@ -91,6 +94,7 @@ class Training:
     ) -> None:
         self.trainer, self.run, self.folder, self.stop = trainer, trainer.run, folder, stop
         self.at_once = 1
+        self.watch: Watch | None = None
         self.start, self.earlier, self.changed, self.shared, size = 0, 0.0, "", 1, 0
         self.saved = folder / "checkpoints"
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
@@ -176,6 +180,8 @@ class Training:
         self.metrics.add(row)
         self.keep_best(step)
         self.events.add(row)
+        if self.watch is not None:
+            self.watch(trainer, step)
         return row
 
     def figures(self) -> Row:

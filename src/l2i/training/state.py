@@ -72,3 +72,14 @@ def fill(model: nn.Module, tensors: Params) -> None:
         model.load_state_dict(tensors)
     except RuntimeError:
         raise InputError("the checkpoint is of another network; give the model that it was trained with") from None
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """As many threads as the run asks for, while it runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,148 @@
+"""What trained candidates come to: figures, the choice, calibration, and what is kept of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2i.data.split import Samples
+from l2i.own.fitted import Candidate, Choice, Fitted, Rows, Sample
+from l2i.own.imputed import impute, spread_scale_of, temperature_of
+from l2i.own.snapshots import Rows as RowsOn
+from l2i.own.snapshots import changes, read_snapshots
+from l2i.own.spread import spread_of
+from l2i.own.unlike import unlike
+from l2i.tasks import Regression
+from l2i.training.build import dtype_of, input_shape
+from l2i.training.folder import Result
+from l2i.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from l2i.own.fit import Data
+    from l2i.own.source import Source
+
+SHOWN = 8  # rows that a report shows, of the most and of the least sure
+
+
+class Trained(NamedTuple):
+    """A candidate after its training."""
+
+    candidate: Candidate
+    outputs: NDArray[np.float32]  # [N, C] logits, or [N, D] targets in their units
+    snapshots: NDArray[Any]  # [S, N] or [S, N, D]
+    spread: NDArray[np.float32] | None  # [N, D], regression
+    mean: tuple[float, ...]  # [D], regression: how targets are standardised
+    std: tuple[float, ...]
+    threshold: float | None  # of the method's confidence mask
+    shape: tuple[int, ...]
+    figure_name: str
+    meaning: str
+
+    @staticmethod
+    def of(name: str, trainer: Trainer, result: Result, rows_on: RowsOn, folder: Path) -> Trained:
+        """Let the averaged model say what it thinks of every row."""
+        task, run = trainer.task, trainer.run
+        rows = rows_on(trainer.device, dtype_of(run))
+        outputs, snapshots = trainer.predict(rows), read_snapshots(folder, run.steps)
+        regression = task if isinstance(task, Regression) else None
+        decoded = outputs if regression is None else regression.decode(outputs)
+        return Trained(
+            candidate=judged(name, trainer, result),
+            outputs=decoded.float().cpu().numpy(),
+            snapshots=snapshots,
+            spread=None if regression is None else spread_of(trainer, rows, snapshots),
+            mean=() if regression is None else tuple(regression.mean.tolist()),
+            std=() if regression is None else tuple(regression.std.tolist()),
+            threshold=getattr(run.method, "threshold", None),
+            shape=input_shape(run, trainer.splits),
+            figure_name=task.figure_name,
+            meaning=task.meaning,
+        )
+
+
+def judged(name: str, trainer: Trainer, result: Result) -> Candidate:
+    """The figures of the averaged model that is kept."""
+    task, found = trainer.task, trainer.figures()
+
+    def cost(samples: Samples) -> float:
+        return float(task.loss(trainer.predict(samples), task.encode(samples.y)))
+
+    method = trainer.run.method.name
+    return Candidate(
+        name=name,
+        title=f"{method} + L2I" if name == "l2i" else method,
+        validation=found["validation"][task.figure_name],
+        validation_cost=cost(trainer.splits.validation),
+        test=found["test"][task.figure_name] if "test" in found else None,
+        steps=result.steps,
+        seconds=result.seconds,
+    )
+
+
+def finished(
+    data: Data, trained: list[Trained], choices: tuple[Choice, ...], source: dict[str, Any]
+) -> tuple[Fitted, Rows]:
+    """Choose by the validation rows, calibrate on them, and gather what the other commands need."""
+    best = min(trained, key=lambda t: (t.candidate.validation, t.candidate.validation_cost))
+    rows = Rows(
+        ids=data.source.ids,
+        parts=data.parts,
+        given=data.source.given,
+        outputs={t.candidate.name: t.outputs for t in trained},
+        changes=changes(best.snapshots, np.asarray(best.std) if best.std else None),
+        spread=best.spread,
+        sizes=data.source.sizes,
+    )
+    fitted = Fitted(
+        source=source,
+        inputs=data.inputs.to_json(),
+        shape=best.shape,
+        classes=data.source.classes,
+        targets=data.source.targets,
+        points=data.source.points,
+        figure_name=best.figure_name,
+        meaning=best.meaning,
+        choices=choices,
+        notes=data.source.notes,
+        candidates=tuple(t.candidate for t in trained),
+        chosen=best.candidate.name,
+        snapshots=len(best.snapshots),
+        target_mean=best.mean,
+        target_std=best.std,
+        unlike=unlike(data.x, data.parts == "unlabeled", seed=0),
+        mask=mask_of(trained, data.parts),
+        **calibration(best, rows),
+    )
+    return shown(fitted, rows, data.source), rows
+
+
+def calibration(best: Trained, rows: Rows) -> dict[str, Any]:
+    """Temperature or scale of the spread, from the validation rows."""
+    held = rows.parts == "validation"
+    if best.spread is None:
+        return {"temperature": temperature_of(best.outputs[held], rows.given[held])}
+    return {"spread_scale": spread_scale_of(best.outputs[held] - rows.given[held], best.spread[held])}
+
+
+def mask_of(trained: list[Trained], parts: NDArray[np.str_]) -> float | None:
+    """The share of unlabelled rows that the method, with L2I if there is that, is confident enough of."""
+    last, rows = trained[-1], parts == "unlabeled"
+    if last.threshold is None or last.candidate.name == "supervised" or not rows.any():
+        return None
+    logits = last.outputs[rows].astype(np.float64)
+    likely = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
+    return float((likely >= last.threshold).mean())
+
+
+def shown(fitted: Fitted, rows: Rows, source: Source) -> Fitted:
+    """With the rows whose labels are the most and the least sure."""
+    found = impute(fitted, rows)
+    blank = np.flatnonzero(found.imputed)
+    order = blank[np.argsort(-found.confidence[blank], kind="stable")]
+    ends = list(dict.fromkeys([*order[:SHOWN].tolist(), *order[-SHOWN:].tolist()]))
+    samples: tuple[Sample, ...] = tuple(source.sample(row) for row in ends)
+    return dataclasses.replace(fitted, samples=samples)

@@ -1,0 +1,122 @@
+"""Arrays of a user's own in an .npz file: x as a table or images, y as classes or numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from l2i.errors import InputError
+from l2i.own.pictures import Frame, checked_memory
+from l2i.own.read_targets import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = (1, 3)  # channels, by which the axis of an image array is told
+
+
+class Arrays(NamedTuple):
+    """What an .npz file holds."""
+
+    x: NDArray[Any]
+    y: NDArray[Any] | None
+
+
+def read_npz(path: Path, *, labelled: bool) -> Arrays:
+    """x, checked, and y where it is asked for."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            names = list(file.files)
+            arrays = {name: file[name] for name in ("x", "y") if name in names and (labelled or name == "x")}
+    except Exception as error:  # a damaged file fails in many ways, all meaning the same
+        raise InputError(
+            f"{path} is damaged, or no .npz of plain arrays ({type(error).__name__}); write it with numpy.savez, x and "
+            "y without Python objects"
+        ) from None
+    for name in ("x", "y") if labelled else ("x",):
+        if name not in arrays:
+            raise InputError(f"{path} has no array {name}, only {', '.join(names) or 'nothing'}; write it as {name}=")
+    x, y = arrays["x"], arrays.get("y")
+    if x.dtype.kind not in "fiub" or x.ndim not in (2, 3, 4) or not x.size:
+        raise InputError(
+            f"{path}: x is {x.dtype} {list(x.shape)}; write numbers as [N, columns], [N, H, W] or [N, C, H, W]"
+        )
+    if y is not None and (not y.ndim or len(y) != len(x)):
+        raise InputError(f"{path}: x has {len(x):,} rows but y is {list(y.shape)}; give y a value for each row of x")
+    return Arrays(x, y)
+
+
+def as_table(x: NDArray[Any]) -> pd.DataFrame:
+    """Columns x0, x1, … of numbers."""
+    import pandas as pd
+
+    return pd.DataFrame(x.astype(np.float64), columns=[f"x{i}" for i in range(x.shape[1])])
+
+
+def npz_targets(y: NDArray[Any], task: Task, path: Path) -> tuple[pd.DataFrame, Task]:
+    """Columns of targets and their task: whole numbers (blank: −1) and strings (blank: '') are classes, floats not."""
+    import pandas as pd
+
+    if y.dtype.kind == "f" and y.ndim <= 3:  # [N, P, 2] are points
+        flat = y.reshape(len(y), -1).astype(np.float64)
+        names = ["y"] if flat.shape[1] == 1 else [f"y{i}" for i in range(flat.shape[1])]
+        return pd.DataFrame(flat, columns=names), "regression" if task == "auto" else task
+    if y.dtype.kind not in "iubUS" or y.size != len(y):
+        raise InputError(
+            f"{path}: y is {y.dtype} {list(y.shape)}; write whole numbers or strings [N], or floats [N, D]"
+        )
+    if task == "regression":
+        raise InputError(f"{path}: y is {y.dtype}, but --task regression needs floats, with NaN for unlabelled rows")
+    words = pd.Series(_class_words(y.reshape(-1), path), dtype=object)
+    return pd.DataFrame({"y": words}), "classification"
+
+
+def _class_words(y: NDArray[Any], path: Path) -> list[str | None]:
+    if y.dtype.kind == "i" and y.min() < -1:
+        raise InputError(f"{path}: y holds {y.min()}; number classes from 0, with -1 for unlabelled rows")
+    if y.dtype.kind == "S":
+        y = np.char.decode(y, "utf-8", "replace")
+    blank = "" if y.dtype.kind == "U" else "-1"
+    return [None if str(label) == blank else str(label) for label in y.tolist()]
+
+
+def channels_first(x: NDArray[Any]) -> NDArray[Any]:  # [N, C, H, W]
+    """Images with the channels where networks have them."""
+    if x.ndim == 3:
+        return x[:, None]
+    last = x.shape[3] in COLOURS and x.shape[1] not in COLOURS
+    return np.moveaxis(x, 3, 1) if last else x
+
+
+def as_images(x: NDArray[Any], path: Path, dtype: str | None = None) -> NDArray[Any]:  # [N, C, H, W]
+    """Grey levels 0 to 255 as uint8 and all other numbers as float32, or whichever of them `dtype` asks for."""
+    levels = x.dtype == np.uint8 or (x.dtype.kind in "iu" and x.min() >= 0 and x.max() <= 255)
+    found = "uint8" if levels else "float32"
+    if dtype is not None and dtype != found and (dtype == "uint8" or x.dtype == np.uint8):
+        other = "grey levels 0 to 255" if dtype == "uint8" else "numbers other than 8-bit grey levels"
+        raise InputError(f"{path}: x is {x.dtype}, but the model was trained on {other}; write x alike")
+    images = np.asarray(channels_first(x), dtype=dtype or found)
+    wrong = ~np.isfinite(images).all(axis=(1, 2, 3))
+    if wrong.any():
+        raise InputError(f"{path}: the image in row {int(wrong.argmax()) + 1} of x holds NaN or infinity; mend it")
+    return images
+
+
+def resized(x: NDArray[Any], frame: Frame) -> NDArray[Any]:  # [N, C, H, W] to [N, C, S, S]
+    """Images brought to the frame; those that fit are left as they are."""
+    checked_memory(len(x), frame, item=x.dtype.itemsize)
+    height, width = x.shape[2:]
+    if height == width == frame.side:
+        return np.ascontiguousarray(x)
+    short = min(height, width)
+    left, top = (width - short) // 2, (height - short) // 2
+    box = (0, 0, width, height) if frame.whole else (left, top, left + short, top + short)
+    made = np.empty((*x.shape[:2], frame.side, frame.side), dtype=x.dtype)
+    for place in np.ndindex(*x.shape[:2]):
+        plane = Image.fromarray(np.ascontiguousarray(x[place]))
+        made[place] = np.asarray(plane.resize((frame.side, frame.side), Image.Resampling.BICUBIC, box=box))
+    return made

@@ -1,0 +1,49 @@
+"""How figures are written."""
+
+from __future__ import annotations
+
+import math
+
+NONE = "–"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many digits that count."""
+    if not math.isfinite(value):
+        return NONE
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    return f"{value:.{digits - 1}e}" if not -4 <= size < 9 else f"{value:,.{max(0, digits - 1 - size)}f}"
+
+
+def told(value: float | None, name: str, digits: int = 3) -> str:
+    """A figure of that name, where there is one: per cent with one decimal, others with so many digits."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:.1f}" if "%" in name else significant(value, digits)
+
+
+def share(value: float) -> str:
+    """A share as per cent."""
+    return f"{100 * value:.0f} %" if 0.1 <= value <= 0.9 or value in (0, 1) else f"{100 * value:.1f} %"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: 1 row, 20 rows."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(items: list[str]) -> str:
+    """a, b and c."""
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+
+
+def tied(text: str) -> str:
+    """A sentence whose figures are not torn from their signs at the end of a line."""
+    return text.replace(" %", "\u00a0%").replace("± ", "±\u00a0")
+
+
+def shortened(text: str, length: int = 240) -> str:
+    """Not more than so many characters of a text."""
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"

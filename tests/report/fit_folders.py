@@ -1,0 +1,195 @@
+"""Fit folders as `l2i fit` leaves them, made up: a table, pictures, and a regression."""
+
+import base64
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from l2i.config import Run, to_json
+from l2i.own.fitted import Candidate, Choice, Fitted, Rows, Sample, write_fit
+from l2i.training.folder import Result, write_result
+
+TITLES = {"supervised": "supervised", "baseline": "fixmatch", "l2i": "fixmatch + L2I"}
+COUNTS = {"labeled": 40, "unlabeled": 600, "validation": 100, "test": 180}
+NOISE = {"supervised": 2.4, "baseline": 1.6, "l2i": 1.5}
+WRONG = {"supervised": 0.18, "baseline": 0.09, "l2i": 0.05}
+CHOICES = (
+    Choice(name="method", value="fixmatch", why="a table of mostly numbers, with few labels"),
+    Choice(name="model", value="mlp, 2 layers of 128", why="12 inputs and 920 rows"),
+    Choice(name="steps", value="2,000", why="as many as end within ten minutes on this machine"),
+)
+
+
+def parts(counts: dict[str, int] = COUNTS) -> np.ndarray:
+    return np.array([part for part, n in counts.items() for _ in range(n)], dtype=np.str_)
+
+
+def class_rows(
+    classes: int = 3, counts: dict[str, int] = COUNTS, wrong: dict[str, float] = WRONG, seed: int = 0
+) -> Rows:
+    """Logits with so many errors a candidate, those of a better one among those of a worse one, as real ones are."""
+    draw = np.random.default_rng(seed)
+    part = parts(counts)
+    truth = draw.integers(classes, size=len(part))
+    fate, other = draw.random(len(part)), (truth + draw.integers(1, classes, size=len(part))) % classes
+    outputs = {}
+    for name, share in wrong.items():
+        said = np.where(fate < share, other, truth)
+        gap = np.where(fate < share, draw.uniform(0.3, 2.5, len(part)), draw.gamma(4.0, 1.4, len(part)))
+        logits = draw.normal(0, 0.3, (len(part), classes))
+        logits[np.arange(len(part)), said] = logits.max(axis=1) + gap
+        outputs[name] = logits.astype(np.float32)
+    given = np.where(part == "unlabeled", -1, truth)
+    changes = np.minimum(draw.geometric(0.6, len(part)) - 1, 9).astype(np.int64)
+    ids = [f"row-{i:04d}" for i in range(len(part))]
+    return Rows(ids=ids, parts=part, given=given, outputs=outputs, changes=changes)
+
+
+def target_rows(
+    targets: int = 1, counts: dict[str, int] = COUNTS, noise: dict[str, float] = NOISE, seed: int = 0
+) -> Rows:
+    draw = np.random.default_rng(seed)
+    part = parts(counts)
+    truth = draw.normal(50, 12, (len(part), targets))
+    spread = draw.gamma(6.0, 0.4, truth.shape)
+    outputs = {
+        name: (truth + by * spread * draw.normal(size=truth.shape)).astype(np.float32) for name, by in noise.items()
+    }
+    given = np.where((part == "unlabeled")[:, None], np.nan, truth)
+    return Rows(
+        ids=[str(i) for i in range(len(part))],
+        parts=part,
+        given=given,
+        outputs=outputs,
+        changes=np.zeros(len(part), dtype=np.int64),
+        spread=spread.astype(np.float32),
+    )
+
+
+def figure_of(rows: Rows, name: str, part: str) -> float | None:
+    mask = rows.parts == part
+    if not mask.any():
+        return None
+    if rows.spread is None:
+        return float(100 * (rows.outputs[name][mask].argmax(axis=1) != rows.given[mask]).mean())
+    return float(np.sqrt(np.square(rows.outputs[name][mask] - rows.given[mask]).mean()))
+
+
+def candidates(rows: Rows) -> tuple[Candidate, ...]:
+    return tuple(
+        Candidate(
+            name=name,
+            title=TITLES[name],
+            validation=figure_of(rows, name, "validation") or 0.0,
+            validation_cost=0.3 + 0.1 * i,
+            test=figure_of(rows, name, "test"),
+            steps=2000,
+            seconds=41.5 + 20 * i,
+        )
+        for i, name in enumerate(rows.outputs)
+    )
+
+
+def fitted_for(rows: Rows, **changes: Any) -> Fitted:
+    """What goes with the rows, with other fields where asked for."""
+    classes = None if rows.spread is not None else ("adelie", "chinstrap", "gentoo")
+    known = candidates(rows)
+    plain: dict[str, Any] = {
+        "source": {"kind": "table", "path": "data/penguins.csv", "target": ["species"], "delimiter": ","},
+        "inputs": {},
+        "shape": (12,),
+        "classes": classes,
+        "targets": ("species",) if classes else ("body mass", "flipper length")[: rows.given.shape[1]],
+        "figure_name": "error (%)" if classes else "RMSE",
+        "meaning": "share of samples given a wrong class" if classes else "root of the mean squared error",
+        "choices": CHOICES,
+        "notes": ("3 rows repeat another and were kept.", "Column 'island' holds 2 blanks, which are a category."),
+        "candidates": known,
+        "chosen": min(known, key=lambda c: c.validation).name,
+        "snapshots": 20,
+        "temperature": 1.4,
+        "spread_scale": 1.5,
+        "target_std": () if classes else (12.0,) * rows.given.shape[1],
+        "unlike": 0.55,
+        "mask": 0.83 if classes else None,
+        "samples": table_samples(rows),
+    }
+    return Fitted(**{**plain, **changes})
+
+
+def unlabelled(rows: Rows, count: int) -> list[int]:
+    return np.flatnonzero(rows.parts == "unlabeled")[:count].tolist()
+
+
+def table_samples(rows: Rows, count: int = 8) -> tuple[Sample, ...]:
+    cells = {"island": "Biscoe", "bill length (mm)": "46.1", "bill depth (mm)": "13.2", "flipper (mm)": "211"}
+    note = {"remark": "Nest never observed with full clutch; the adult was not sampled, and the weight is an estimate."}
+    return tuple(Sample(row=row, fields=cells | note) for row in unlabelled(rows, count))
+
+
+def picture_samples(rows: Rows, count: int = 12) -> tuple[Sample, ...]:
+    return tuple(Sample(row=row, picture=png(row)) for row in unlabelled(rows, count))
+
+
+def png(seed: int, size: int = 32) -> str:
+    """A small picture, base64."""
+    draw, at = np.random.default_rng(seed), np.linspace(0, 3, size)
+    waves = np.sin(at[:, None, None] * draw.uniform(1, 3, 3) + at[None, :, None] * draw.uniform(1, 3, 3))
+    content = io.BytesIO()
+    Image.fromarray((127 + 120 * waves).astype(np.uint8)).save(content, "PNG")
+    return base64.b64encode(content.getvalue()).decode()
+
+
+def metrics(best: float, *, probed: bool, steps: int = 2000) -> list[dict[str, Any]]:
+    found = []
+    for step in range(100, steps + 1, 100):
+        fall = float(np.exp(-step / 500))
+        wave = 0.04 * float(np.sin(step / 130))
+        row: dict[str, Any] = {"step": step, "c_t": fall + 0.003, "c_u": 0.1 + fall / 3 + wave / 3, "c_h": None}
+        row |= {"validation": best * (1 + 3 * fall + wave), "test": best * (1.1 + 3 * fall - wave)}
+        if probed:
+            row |= {"c_h": fall + 0.05, "c_h_before": fall + 0.06, "c_h_after": fall * 0.8 + 0.05}
+            row |= {"test_cost_before": 0.5 + fall, "test_cost_after": 0.48 + 0.98 * fall if step > 100 else None}
+        found.append(row)
+    return found
+
+
+def write_run(folder: Path, name: str, best: float) -> None:
+    run = folder / name
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps(to_json(Run(name=name, steps=2000))))
+    lines = [json.dumps(row) for row in metrics(best, probed=name == "l2i")]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    result = Result(
+        name=name,
+        figure=best,
+        figure_name="error (%)",
+        definition="at the last step",
+        validation=best,
+        seed=0,
+        steps=2000,
+        seconds=41.5,
+        versions={"l2i": "0.1.0", "torch": "2.11.0", "python": "3.11.2"},
+        hardware="a processor, 1 thread",
+    )
+    write_result(run, result)
+
+
+def write_folder(folder: Path, rows: Rows, fitted: Fitted | None = None) -> Path:
+    """A whole fit folder."""
+    fitted = fitted_for(rows) if fitted is None else fitted
+    folder.mkdir(parents=True, exist_ok=True)
+    for candidate in fitted.candidates:
+        write_run(folder, candidate.name, candidate.validation or 1.0)
+    write_fit(folder, fitted, rows)
+    return folder
+
+
+def without(rows: Rows, *names: str) -> Rows:
+    """The rows with fewer candidates."""
+    return dataclasses.replace(rows, outputs={k: v for k, v in rows.outputs.items() if k not in names})

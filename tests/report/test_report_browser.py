@@ -1,0 +1,89 @@
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from fit_folders import class_rows, fitted_for, picture_samples, write_folder
+
+from l2i.report import write_report
+from l2i.report.confusion import WHOLE
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with")
+MEASURE = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script></body>"
+PHONE = """<body><iframe src="page.html" width="375" height="800"></iframe>
+<script>onmessage = event => document.body.dataset.width = event.data</script></body>"""
+
+
+def dumped(page: Path, profile: Path, *options: str) -> tuple[str, str]:
+    """The document as the browser has it, and what it logged."""
+    usual = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={profile}",
+        "--enable-logging=stderr",
+        "--v=0",
+    ]
+    command = [str(CHROMIUM), *usual, *options, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout, done.stderr
+
+
+def requests(log: Path) -> list[str]:
+    """What the page itself asked for; the browser's own requests have another initiator than a file's, null."""
+    events = json.loads(log.read_text())["events"]
+    found = [event.get("params", {}) for event in events]
+    return [params["url"] for params in found if params.get("initiator") == "null"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = class_rows(classes=WHOLE)
+    names = tuple(f"a class with quite a long name, number {i}" for i in range(WHOLE))
+    notes = ("An-unbroken-word-" * 30,)
+    fitted = fitted_for(rows, classes=names, samples=picture_samples(rows), notes=notes, unlike=0.9)
+    return write_folder(tmp_path / "fit", rows, fitted)
+
+
+def test_a_browser_shows_all_sections_without_errors_or_requests(folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "net.json"
+    document, said = dumped(write_report(folder), tmp_path / "profile", f"--log-net-log={log}")
+    assert "CONSOLE" not in said
+    for name in (
+        "verdict",
+        "figures",
+        "curves",
+        "calibration",
+        "confusion",
+        "sureness",
+        "samples",
+        "warnings",
+        "choices",
+        "configuration",
+    ):
+        assert f'<section id="{name}"' in document
+    assert requests(log) == []
+
+
+def test_a_request_or_a_script_would_be_noticed(folder: Path, tmp_path: Path) -> None:
+    page, log, address = write_report(folder), tmp_path / "net.json", "http://127.0.0.1:9/x.png"
+    worse = page.read_text().replace("</body>", f'<img src="{address}" alt=""></body>')
+    page.write_text(worse)
+    assert "CONSOLE" in dumped(page, tmp_path / "profile")[1]  # the policy blocks it
+    page.write_text(re.sub("<meta http-equiv[^>]*>", "", worse))
+    dumped(page, tmp_path / "profile", f"--log-net-log={log}")
+    assert requests(log) == [address]
+
+
+def test_a_phone_needs_no_sideways_scrolling(folder: Path, tmp_path: Path) -> None:
+    page = write_report(folder, tmp_path / "page.html")
+    text = re.sub("<meta http-equiv[^>]*>", "", page.read_text()).replace("</body>", MEASURE)
+    page.write_text(text.replace("<details>", "<details open>"))
+    (tmp_path / "phone.html").write_text(PHONE)
+    document, _ = dumped(tmp_path / "phone.html", tmp_path / "profile")
+    found = re.search('data-width="([0-9]+)"', document)
+    assert found is not None
+    assert int(found[1]) <= 375

@@ -1,0 +1,102 @@
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from fit_folders import class_rows, fitted_for, target_rows
+
+from l2i.own.fitted import Fitted, Rows
+from l2i.own.imputed import impute
+from l2i.report.cautions import cautions
+
+CALM = {"labeled": 120, "unlabeled": 600, "validation": 400, "test": 100}
+
+
+def found(rows: Rows, **changes: Any) -> list[str]:
+    fitted: Fitted = fitted_for(rows, **changes)
+    return [caution.found for caution in cautions(fitted, rows, impute(fitted, rows))]
+
+
+def calm() -> Rows:
+    return class_rows(counts=CALM)
+
+
+def test_nothing_is_said_where_nothing_is_wrong() -> None:
+    assert found(calm()) == []
+    assert found(target_rows(counts=CALM, noise={"supervised": 2.4, "baseline": 2.0, "l2i": 1.5})) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"unlike": 0.71}, "unlike the labelled"),
+        ({"mask": 0.09}, "Only 9.0 % of the unlabelled rows"),
+        ({"temperature": 0.05}, "temperature that calibrates"),
+        ({"temperature": 19.99}, "temperature that calibrates"),
+    ],
+)
+def test_a_field_out_of_bounds_is_a_caution(changes: dict[str, Any], words: str) -> None:
+    (only,) = found(calm(), **changes)
+    assert words in only
+
+
+@pytest.mark.parametrize(
+    "changes", [{"unlike": 0.7}, {"unlike": None}, {"mask": 0.1}, {"mask": None}, {"temperature": 18.0}]
+)
+def test_a_field_within_bounds_is_none(changes: dict[str, Any]) -> None:
+    assert found(calm(), **changes) == []
+
+
+def test_the_scale_of_spreads_has_bounds_too() -> None:
+    rows = target_rows(1)
+    assert any("scale of the spreads" in text for text in found(rows, spread_scale=50.0))
+    assert not any("scale of the spreads" in text for text in found(rows, spread_scale=2.0))
+
+
+def labelled_as(rows: Rows, counts: list[int]) -> Rows:
+    given = rows.given.copy()
+    given[rows.parts == "labeled"] = np.repeat(np.arange(len(counts)), counts)
+    return dataclasses.replace(rows, given=given)
+
+
+@pytest.mark.parametrize(("counts", "uneven"), [([60, 40, 20], False), ([66, 33, 21], True), ([60, 60, 0], True)])
+def test_uneven_labels_are_told(counts: list[int], uneven: bool) -> None:
+    assert any("uneven" in text for text in found(labelled_as(calm(), counts))) is uneven
+
+
+def imputed_as(rows: Rows, shares: list[float]) -> Rows:
+    """Rows whose imputed labels have such shares."""
+    blank = np.flatnonzero(rows.parts == "unlabeled")
+    labels = np.searchsorted(np.cumsum(shares), (np.arange(len(blank)) + 0.5) / len(blank))
+    outputs = {name: values.copy() for name, values in rows.outputs.items()}
+    for values in outputs.values():
+        values[blank] = 9.0 * (labels[:, None] == np.arange(len(shares)))
+    return dataclasses.replace(rows, outputs=outputs)
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [([0.96, 0.02, 0.02], "collapsed"), ([0.7, 0.2, 0.1], "spread unlike"), ([0.4, 0.3, 0.3], None)],
+)
+def test_imputed_labels_that_pile_up_are_told(shares: list[float], words: str | None) -> None:
+    texts = found(imputed_as(labelled_as(calm(), [40, 40, 40]), shares))
+    assert len(texts) == (words is not None)
+    assert words is None or words in texts[0]
+
+
+def test_one_class_of_labels_is_no_collapse() -> None:
+    texts = found(imputed_as(labelled_as(calm(), [120, 0, 0]), [1.0, 0.0, 0.0]))
+    assert not any("collapsed" in text for text in texts)
+
+
+def test_few_validation_rows_are_told() -> None:
+    assert any("29 validation rows, too few" in text for text in found(class_rows(counts={**CALM, "validation": 29})))
+    assert any(
+        "0 validation rows, too few" in text for text in found(class_rows(counts={"labeled": 9, "unlabeled": 9}))
+    )
+
+
+def test_candidates_that_validation_cannot_tell_apart_are_told() -> None:
+    close = {"supervised": 0.3, "baseline": 0.101, "l2i": 0.1}
+    assert any("cannot tell the best" in text for text in found(class_rows(counts=CALM, wrong=close)))
+    assert not any("cannot tell the best" in text for text in found(calm()))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
-from typing import TypeVar
 
+from l2i.arguments import parsed, positional, tell
 from l2i.errors import InputError, NonFiniteCost, Stopped
 from l2i.options import BenchOptions, CompareOptions, EvaluateOptions, PicturesOptions
+from l2i.own.commands import export, fit, impute, predict, report
 from l2i.registry import unknown
 
-T = TypeVar("T")
 DRY = "--dry-run"
 
 USAGE = """\
@@ -25,13 +22,18 @@ usage: l2i COMMAND …
   list [WORD]                    methods, models, data sets and recipes, one a line; those with WORD in their name
   train RECIPE [--field value …] one run, in runs/NAME; the same command goes on with it if it was cut
   train RECIPE --dry-run         its protocol, a field a line
+  fit PATH --target COLUMN …     your own data: a CSV or Parquet file, a folder of images, an .npz
+  impute RUN --out labels.csv    the label of every row of a fit, given or imputed, and how sure it is
+  predict RUN NEW_DATA           labels of new rows
+  report RUN                     one HTML file: did the unlabelled rows help, and which labels are sure
+  export RUN model.onnx          the model with its preprocessing, as ONNX or torch.export (.pt2)
   compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run] …
                                  baseline against L2I on the same splits, beside the paper's figures
   evaluate RUN [--device D]      the averaged model of a run folder, on its validation and test samples
   pictures RUN [--baseline RUN]  plots of a run: costs before and after an update, landmarks on faces
   bench [--device D] [--json] …  step times, memory and the time floor of this machine
 
-'l2i train RECIPE --help' shows every field; 'l2i train digits' is a start.
+'l2i COMMAND … --help' shows what can be set; 'l2i train digits' and 'l2i fit FILE.csv --target COLUMN' are starts.
 Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after saving."""
 
 
@@ -64,12 +66,6 @@ def run(arguments: Sequence[str]) -> int:
         if not re.search(r"out of memory|allocate memory", f"{type(error).__name__} {error}"):
             raise
         return tell("out of memory; use smaller batches, a smaller model or, in compare, fewer runs --at-once", 1)
-
-
-def tell(message: object, exit_code: int) -> int:
-    """One line on stderr."""
-    print("l2i:", " ".join(str(message).split()), file=sys.stderr)
-    return exit_code
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -193,47 +189,13 @@ def bench(arguments: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": list_names,
     "train": train,
+    "fit": fit,
+    "impute": impute,
+    "predict": predict,
+    "report": report,
+    "export": export,
     "compare": compare,
     "evaluate": evaluate,
     "pictures": pictures,
     "bench": bench,
 }
-
-
-def positional(arguments: list[str], command: str, word: str, what: str, known: list[str]) -> tuple[str, list[str]]:
-    """The first argument, a name, and the rest."""
-    if arguments and arguments[0] in ("-h", "--help"):
-        listed = "".join(f"\n  {name}" for name in known)
-        more = "; 'l2i list' shows more" if known else ""
-        print(f"usage: l2i {command} {word} …\n\n'l2i {command} {word} --help' shows what can be set{more}.{listed}")
-        sys.exit(0)
-    if not arguments or arguments[0].startswith("-"):
-        example = f", such as '{known[0]}'" if known else ""
-        raise InputError(f"'l2i {command}' needs {what} as its first argument{example}: l2i {command} {word} …")
-    return arguments[0], arguments[1:]
-
-
-def parsed(cls: type[T], arguments: list[str], prog: str, default: T) -> T:
-    """`default` with the fields that the arguments override; what does not fit is an InputError."""
-    import tyro
-
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(cls, args=arguments, prog=prog, default=default)
-    except SystemExit as leave:
-        if not leave.code:
-            raise
-        raise InputError(one_line(said.getvalue(), prog)) from None
-
-
-def one_line(box: str, prog: str) -> str:
-    """The command-line library explains itself in a box of several lines; this is what it says."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    inside = [line.strip("│ \n") for line in plain.splitlines() if line.startswith("│")]
-    rule = next((i for i, line in enumerate(inside) if line.startswith("──")), len(inside))
-    near = [word for line in inside[rule:] for word in line.split()[:1] if word.startswith("--")]
-    asked = next((word.strip(",") for word in " ".join(inside[:rule]).split() if word.startswith("--")), "")
-    near = get_close_matches(asked, near, n=1) or near
-    hint = f"; perhaps you meant {near[0]}" if near and "nrecognized" in box else ""
-    return f"{' '.join(inside[:rule]) or plain.strip()}{hint} ('{prog} --help' shows all)"

@@ -123,7 +123,7 @@ class ImputeOptions:
     """File to write, .csv or .parquet."""
     threshold: float | None = None
     """Calibrated probability under which to abstain, 0.9 by default; for regression, the spread above which to abstain,
-    in spreads of the labelled targets, 0.5 by default."""
+    in spreads of the labelled targets, 1.0 by default."""
 
 
 @dataclass(frozen=True, kw_only=True)

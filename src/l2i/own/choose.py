@@ -12,6 +12,7 @@ from l2i.methods import METHODS
 from l2i.models.base import Network
 from l2i.own.fitted import Choice
 from l2i.registry import load
+from l2i.validate import fields_of
 
 SETTINGS: dict[str, dict[str, Any]] = {  # of methods, where their own defaults are made for long runs
     "fixmatch": {"threshold": 0.8},
@@ -25,7 +26,7 @@ TARGET_WEIGHT = 1.0  # of consistency, regression
 FEW, MANY = 32, 64  # labelled samples of a mini-batch, at least and at most
 PASSES = 20  # over the unlabelled samples, where there are many
 LONGEST = 10  # times the steps of a small set
-EVALUATIONS = 20
+EVALUATIONS, SAVES = 20, 4  # of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,28 +50,15 @@ class Facts:
         return min(self.shape[1:]) if self.images else 0
 
 
-def chosen(facts: Facts, *, method: str = "auto", impute: bool = True) -> tuple[Run, tuple[Choice, ...]]:
-    """A run for the data, and what was chosen why; with a method by name, or the one that suits it."""
-    choices: list[Choice] = []
-
-    def choose(name: str, value: Any, why: str) -> None:
-        choices.append(Choice(name=name, value=str(value), why=why))
-
-    name, why = method_for(facts) if method == "auto" else (method, "as asked")
-    choose("method", name, why)
-    network, why = network_for(facts)
-    choose("network", f"{network.name}, width {network.width}, depth {network.depth}", why)
-    weak, strong, why = views_for(facts)
-    choose("perturbation", why, "what leaves a sample's label as it is")
-    steps, why = budget_for(facts)
-    choose("steps", steps, why)
+def chosen(facts: Facts, *, method: str = "auto", impute: bool = True) -> tuple[Run, dict[str, str]]:
+    """A run for the data, and why it is so; with a method by name, or the one that suits it."""
+    name, why_method = method_for(facts) if method == "auto" else (method, "as asked")
+    network, why_network = network_for(facts)
+    steps, why_steps = budget_for(facts)
     labeled = min(max(facts.labeled, FEW), MANY)
-    choose("batch", f"{labeled} labelled + {MANY} unlabelled", f"{facts.labeled:,} labelled rows to draw from")
+    weak, strong = views_for(facts)
     run = Run(
         name="own",
-        steps=steps,
-        eval_every=max(1, steps // EVALUATIONS),
-        save_every=max(1, steps // 4),
         threads=0 if facts.images else 1,
         data=Data(weak=weak, strong=strong),
         batch=Batches(labeled=labeled, unlabeled=MANY, holdout=labeled),
@@ -78,9 +66,54 @@ def chosen(facts: Facts, *, method: str = "auto", impute: bool = True) -> tuple[
         optim=optim_for(facts),
         method=load("method", METHODS, name)(**settings_for(name, facts)),
     )
-    if run.method.imputes and impute:
-        choose("L2I", "on, labels as the model's output", "the outer step on the last layer, normalised")
-    return replace(run, l2i={"outer_update": "normalized" if run.method.imputes and impute else "off"}), tuple(choices)
+    why = {
+        "method": why_method,
+        "network": why_network,
+        "weak view": "what leaves the label of a row as it is",
+        "strong view": "more of it, for methods that learn on such a view",
+        "steps": why_steps,
+        "batch": f"{facts.labeled:,} labelled rows to draw from",
+        "optimizer": "good figures in few steps, in our trials",
+        "L2I": "the outer step on the last layer, normalised: the library's default",
+    }
+    update = "normalized" if run.method.imputes and impute else "off"
+    return paced(replace(run, l2i={"outer_update": update}), steps), why
+
+
+def paced(run: Run, steps: int) -> Run:
+    """The run with so many steps, evaluated and saved at an even pace."""
+    return replace(run, steps=steps, eval_every=max(1, steps // EVALUATIONS), save_every=max(1, steps // SAVES))
+
+
+def explained(run: Run, before: Run, why: dict[str, str]) -> tuple[Choice, ...]:
+    """What was chosen and why; a user's own changes of the run `before` are called so."""
+    old = values_of(before)
+    return tuple(
+        Choice(name=name, value=value, why=why[name] if value == old[name] else "as asked")
+        for name, value in values_of(run).items()
+    )
+
+
+def values_of(run: Run) -> dict[str, str]:
+    """The parts of a run that are chosen, in words."""
+    optim, method = run.optim, dict(fields_of(run.method))
+    settings = "".join(f", {name} {method[name]:.3g}" for name in ("weight", "threshold") if name in method)
+    return {
+        "method": run.method.name + (settings if run.method.imputes else ""),
+        "network": f"{run.model.name}, width {run.model.width}, depth {run.model.depth}",
+        "weak view": view_of(run.data.weak),
+        "strong view": view_of(run.data.strong),
+        "steps": f"{run.steps:,}",
+        "batch": f"{run.batch.labeled} labelled + {run.batch.unlabeled} unlabelled",
+        "optimizer": f"{optim.name}, rate {optim.lr:g}, {optim.schedule}",
+        "L2I": "off" if run.l2i.outer_update == "off" else f"{run.l2i.outer_update}, {run.l2i.hypergradient}",
+    }
+
+
+def view_of(view: Augment) -> str:
+    """A perturbation in words."""
+    changed = [f"{name} {value}" for name, value in fields_of(view) if value != getattr(Augment(), name)]
+    return ", ".join(changed) or "none"
 
 
 def method_for(facts: Facts) -> tuple[str, str]:
@@ -117,18 +150,16 @@ def network_for(facts: Facts) -> tuple[Network, str]:
     return Network(name="conv", width=16, depth=depth), f"images of {facts.side} pixels, on this machine"
 
 
-def views_for(facts: Facts) -> tuple[Augment, Augment, str]:
-    """The weak and the strong view, and in words."""
+def views_for(facts: Facts) -> tuple[Augment, Augment]:
+    """The weak and the strong view."""
     if not facts.images:
         share = 0.2 if facts.classes is not None else 0.3
-        weak, strong = Augment(noise=0.1, corrupt=share), Augment(noise=0.2, corrupt=share + 0.2)
-        return weak, strong, f"noise of 0.1 standard deviations, {share:.0%} of the columns from another row"
+        return Augment(noise=0.1, corrupt=share), Augment(noise=0.2, corrupt=share + 0.2)
     pixels = max(1, facts.side // 12)
     if facts.classes is None:
         weak = Augment(shift=pixels, padding="reflect")
-        return weak, weak, f"shifts of up to {pixels} pixels"
-    weak, strong = Augment(shift=pixels), Augment(shift=pixels, randaugment=2)
-    return weak, strong, f"shifts of up to {pixels} pixels; strongly: two operations of RandAugment as well"
+        return weak, weak
+    return Augment(shift=pixels), Augment(shift=pixels, randaugment=2)
 
 
 def budget_for(facts: Facts) -> tuple[int, str]:

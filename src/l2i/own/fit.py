@@ -18,7 +18,7 @@ from l2i.config import Run, replace, to_json
 from l2i.data.split import Samples, Splits, by_class, divided
 from l2i.errors import InputError
 from l2i.options import FitOptions
-from l2i.own.choose import Facts, chosen
+from l2i.own.choose import Facts, chosen, explained, paced
 from l2i.own.finish import Trained, finished
 from l2i.own.fitted import META, Choice, Fitted, Rows, read_fit, write_fit
 from l2i.own.parts import parts_of
@@ -129,10 +129,11 @@ def planned(data: Data, options: FitOptions, override: Override, asked: Run) -> 
         points=data.source.points,
         gpu=pick_device(asked.device).type == "cuda",
     )
-    run, choices = chosen(facts, method=options.method if facts.unlabeled else "supervised")
-    run = override(replace(run, probe=min(500, len(data.splits.test.x))))
+    suited, why = chosen(facts, method=options.method if facts.unlabeled else "supervised")
+    suited = paced(replace(suited, probe=min(500, len(data.splits.test.x))), override(suited).steps)
+    run = override(suited)
     validate(run)
-    return run, choices
+    return run, explained(run, suited, why)
 
 
 def candidates(run: Run, options: FitOptions, folder: Path, unlabeled: bool) -> dict[str, Run]:

@@ -13,8 +13,9 @@ from l2i.errors import InputError
 from l2i.own.fitted import Fitted, Rows
 
 SURE = 0.9  # the calibrated probability of a class under which to abstain
-VAGUE = 0.5  # the calibrated spread of a target above which to abstain, in spreads of the labelled targets
-NARROW, WIDE = 0.05, 20.0  # between which a temperature, and the scale of a spread, are looked for
+VAGUE = 1.0  # the calibrated spread above which to abstain, in spreads of the labelled targets: the mean does as well
+NARROW, WIDE = 0.05, 20.0  # between which a temperature is looked for
+DIGITS = 7  # of an imputed target: a network's outputs have no more
 
 
 class Imputations(NamedTuple):
@@ -54,7 +55,13 @@ def _targets(values: NDArray[np.float64], rows: Rows, fitted: Fitted, threshold:
     blank = gone.any(axis=1)
     spread = np.where(gone, rows.spread.astype(np.float64) * fitted.spread_scale, 0.0)
     vague = (spread / np.asarray(fitted.target_std)).max(axis=1)
-    return Imputations(np.where(gone, values, rows.given), blank, -vague, spread, blank & (vague > threshold))
+    labels = np.where(gone, significant(values), rows.given)
+    return Imputations(labels, blank, -vague, significant(spread), blank & (vague > threshold))
+
+
+def significant(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rounded to as many digits as count."""
+    return np.array([float(f"{value:.{DIGITS}g}") for value in values.flat]).reshape(values.shape)
 
 
 def temperature_of(logits: NDArray[Any], y: NDArray[np.int64]) -> float:

@@ -30,8 +30,9 @@ def watching(folder: Path, rows: Rows) -> Watch:
     """Writes a snapshot of each row's label at some of the evaluations; a step that comes twice is the same again."""
 
     def watch(trainer: Trainer, step: int) -> None:
-        stride = max(1, trainer.run.steps // COUNT)
-        if step % stride and step != trainer.run.steps:
+        run = trainer.run
+        stride = max(1, run.steps // run.eval_every // COUNT) * run.eval_every
+        if step % stride and step != run.steps:
             return
         file = io.BytesIO()
         np.save(file, labels(trainer, rows(trainer.device, dtype_of(trainer.run))))

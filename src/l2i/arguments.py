@@ -1,0 +1,73 @@
+"""Arguments of a command as fields of a dataclass; the only file that imports the command-line library."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from difflib import get_close_matches
+from typing import TypeVar
+
+from l2i.errors import InputError
+
+T = TypeVar("T")
+
+
+def tell(message: object, exit_code: int) -> int:
+    """One line on stderr."""
+    print("l2i:", " ".join(str(message).split()), file=sys.stderr)
+    return exit_code
+
+
+def positional(arguments: list[str], command: str, word: str, what: str, known: list[str]) -> tuple[str, list[str]]:
+    """The first argument, a name, and the rest."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        listed = "".join(f"\n  {name}" for name in known)
+        more = "; 'l2i list' shows more" if known else ""
+        print(f"usage: l2i {command} {word} …\n\n'l2i {command} {word} --help' shows what can be set{more}.{listed}")
+        sys.exit(0)
+    if not arguments or arguments[0].startswith("-"):
+        example = f", such as '{known[0]}'" if known else ""
+        raise InputError(f"'l2i {command}' needs {what} as its first argument{example}: l2i {command} {word} …")
+    return arguments[0], arguments[1:]
+
+
+def parsed(cls: type[T], arguments: list[str], prog: str, default: T) -> T:
+    """`default` with the fields that the arguments override; what does not fit is an InputError."""
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(cls, args=arguments, prog=prog, default=default)
+    except SystemExit as leave:
+        if not leave.code:
+            raise
+        raise InputError(one_line(said.getvalue(), prog)) from None
+
+
+def one_line(box: str, prog: str) -> str:
+    """The command-line library explains itself in a box of several lines; this is what it says."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    inside = [line.strip("│ \n") for line in plain.splitlines() if line.startswith("│")]
+    rule = next((i for i, line in enumerate(inside) if line.startswith("──")), len(inside))
+    near = [word for line in inside[rule:] for word in line.split()[:1] if word.startswith("--")]
+    asked = next((word.strip(",") for word in " ".join(inside[:rule]).split() if word.startswith("--")), "")
+    near = get_close_matches(asked, near, n=1) or near
+    hint = f"; perhaps you meant {near[0]}" if near and "nrecognized" in box else ""
+    return f"{' '.join(inside[:rule]) or plain.strip()}{hint} ('{prog} --help' shows all)"
+
+
+def parsed_first(cls: type[T], arguments: list[str], prog: str, default: T) -> tuple[T, list[str]]:
+    """As `parsed`, and the arguments that are none of the fields."""
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(cls, args=arguments, prog=prog, default=default, return_unknown_args=True)
+    except SystemExit as leave:
+        if not leave.code:
+            raise
+        raise InputError(one_line(said.getvalue(), prog)) from None

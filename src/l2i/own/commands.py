@@ -1,0 +1,109 @@
+"""The commands for a person's own data: fit, impute, predict, report and export."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from l2i.arguments import parsed, parsed_first, positional, tell
+from l2i.errors import InputError
+from l2i.options import FitOptions, ImputeOptions, PredictOptions, ReportOptions
+
+if TYPE_CHECKING:
+    from l2i.config import Run
+
+ELSEWHERE = {  # fields of a run that other options of `fit` stand for
+    "name": "--out",
+    "out": "--out",
+    "data.name": "PATH",
+    "data.root": "PATH",
+    "data.num_labeled": "--validation and --test",
+    "data.num_validation": "--validation",
+}
+
+
+def fit(arguments: list[str]) -> int:
+    """Train on a file or folder."""
+    path, rest = positional(arguments, "fit", "PATH", "a file or folder", [])
+    prog = f"l2i fit {path}"
+    options, others = parsed_first(FitOptions, rest, prog, FitOptions())
+    from l2i.own.fit import described
+    from l2i.own.fit import fit as fit_data
+    from l2i.report.verdict import verdict
+
+    def override(run: Run) -> Run:
+        from l2i.config import Run
+        from l2i.validate import fields_of
+
+        changed = parsed(Run, others, prog, run)
+        before = dict(fields_of(run))
+        wrong = next((name for name, v in fields_of(changed) if name in ELSEWHERE and v != before.get(name)), None)
+        if wrong is not None:
+            raise InputError(f"--{wrong.replace('_', '-')} is not for your own data; use {ELSEWHERE[wrong]}")
+        return changed
+
+    folder, fitted, rows = fit_data(path, options, override, lambda line: tell(line, 0))
+    table = [["", f"validation {fitted.figure_name}", f"test {fitted.figure_name}", "seconds", ""], *described(fitted)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    for row in table:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:-1], widths[1:-1], strict=True))]
+        print("  ".join([*cells, row[-1]]).rstrip())
+    found = verdict(fitted, rows)
+    print(*found.sentences, found.chosen, sep="\n")
+    print(f"in {folder}; next: l2i impute {folder} --out labels.csv, l2i report {folder}")
+    return 0
+
+
+def impute(arguments: list[str]) -> int:
+    """The labels of a fit's rows."""
+    folder, rest = positional(arguments, "impute", "RUN", "the folder of a fit", [])
+    options = parsed(ImputeOptions, rest, f"l2i impute {folder}", ImputeOptions())
+    from l2i.own.fitted import read_fit
+    from l2i.own.imputed import impute as impute_rows
+    from l2i.own.labels import imputed_frame, written
+
+    fitted, rows = read_fit(folder)
+    found = impute_rows(fitted, rows, options.threshold)
+    written(options.out, imputed_frame(fitted, rows, found))
+    count = int(found.imputed.sum())
+    print(f"{len(rows.ids):,} rows in {options.out}: {count:,} imputed, {int(found.abstain.sum()):,} of them abstained")
+    return 0
+
+
+def predict(arguments: list[str]) -> int:
+    """Labels of new rows."""
+    folder, rest = positional(arguments, "predict", "RUN", "the folder of a fit", [])
+    path, rest = positional(rest, f"predict {folder}", "NEW_DATA", "a file or folder", [])
+    options = parsed(PredictOptions, rest, f"l2i predict {folder} {path}", PredictOptions())
+    from l2i.own.labels import as_csv, written
+    from l2i.own.predict import predicted
+
+    frame = predicted(folder, path, lambda line: tell(line, 0))
+    if options.out is None:
+        sys.stdout.write(as_csv(frame))
+    else:
+        written(options.out, frame)
+        print(f"{len(frame):,} rows in {options.out}")
+    return 0
+
+
+def report(arguments: list[str]) -> int:
+    """A page about a fit."""
+    folder, rest = positional(arguments, "report", "RUN", "the folder of a fit", [])
+    options = parsed(ReportOptions, rest, f"l2i report {folder}", ReportOptions())
+    from l2i.report import write_report
+
+    print(write_report(folder, options.out))
+    return 0
+
+
+def export(arguments: list[str]) -> int:
+    """A model file."""
+    folder, rest = positional(arguments, "export", "RUN", "the folder of a fit", [])
+    out, rest = positional(rest, f"export {folder}", "FILE", "a file to write, .onnx or .pt2", ["model.onnx"])
+    if rest:
+        raise InputError(f"'l2i export' takes a folder and a file, and was given '{rest[0]}' as well; leave it out")
+    from l2i.own.export import export as write_model
+
+    print(f"{write_model(folder, out)}: the same as the model's own outputs, checked")
+    return 0

@@ -1,0 +1,40 @@
+"""Labels of new rows, by the model that a fit chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import softmax
+
+from l2i.own.fitted import read_fit
+from l2i.own.imputed import significant
+from l2i.own.labels import label_columns
+from l2i.own.network import encoded, load_network, outputs
+from l2i.own.prepare import TableInputs, inputs_of
+from l2i.own.read_new import read_new
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def predicted(folder: str, path: str, say: Callable[[str], object]) -> pd.DataFrame:
+    """The id and label of each new row; for classes also the probability of each."""
+    import pandas as pd
+
+    fitted, _ = read_fit(folder)
+    inputs = inputs_of(fitted.inputs)
+    new = read_new(path, fitted.source, inputs if isinstance(inputs, TableInputs) else None, say)
+    for note in new.notes:
+        say(note)
+    found = outputs(load_network(Path(folder), fitted), fitted, encoded(fitted, new.inputs)).astype(np.float64)
+    columns: dict[str, Any] = {"id": new.ids}
+    if fitted.classes is None:
+        return pd.DataFrame(columns | label_columns(fitted, significant(found), None, new.sizes))
+    probability = softmax(found / fitted.temperature, axis=1)
+    columns |= label_columns(fitted, probability.argmax(axis=1), None, None)
+    columns["confidence"] = probability.max(axis=1).round(6)
+    columns |= {f"p({name})": probability[:, i].round(6) for i, name in enumerate(fitted.classes)}
+    return pd.DataFrame(columns)

@@ -212,7 +212,7 @@ def test_wrong_parameters_say_what_would_be_right():
         L2IClassifier(model=nn.Linear(13, 3)).fit(x, y)
     with pytest.raises(InputError, match="fixmatch is not for regression"):
         L2IRegressor("fixmatch").fit(*diabetes()[:2])
-    with pytest.raises(InputError, match="l2i.rhoo"):
+    with pytest.raises(InputError, match=r"l2i\.rhoo"):
         L2IClassifier(settings={"l2i": {"rhoo": 1}}).fit(x, y)
     with pytest.raises(InputError, match="no row has a target"):
         L2IRegressor().fit(x, np.full(len(x), np.nan))

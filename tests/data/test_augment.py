@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from l2i.data.augment import Augment, cutout, flip, noise, shift
+from l2i.data.augment import Augment, Columns, corrupt, cutout, flip, noise, shift
 from l2i.errors import InputError
 
 
@@ -119,3 +119,42 @@ def test_cutout_comes_after_randaugment() -> None:
     levels = torch.randint(40, 256, (200, 3, 16, 16)).float()
     view = Augment(randaugment=2, cutout=8, fill=21)(levels, generator())[0]
     assert int((view == 21).all(dim=1).sum(dim=(1, 2)).min()) >= 16  # cut by a corner
+
+
+TABLE = Columns(torch.tensor([0, 1, 1, 1, 2]), torch.tensor([True, False, False, False, True]), 3)
+
+
+def table(rows: int = 512) -> torch.Tensor:
+    """A number, a category of three, and a number that tells whose row it is."""
+    kind = torch.randint(3, (rows,), generator=generator(1))
+    one_hot = torch.nn.functional.one_hot(kind, 3).float()
+    return torch.cat([torch.arange(rows).unsqueeze(1), one_hot, -torch.arange(rows).unsqueeze(1)], dim=1).float()
+
+
+def test_a_share_of_the_columns_comes_from_other_rows() -> None:
+    x = table()
+    view = corrupt(x, 0.3, generator(), TABLE)
+    taken = view != x
+    assert taken[:, 0].float().mean().sub(0.3).abs() < 0.06
+    assert set(view[:, 0].tolist()) <= set(x[:, 0].tolist())
+    both = (taken[:, 0] & taken[:, 4]).float().mean()
+    assert both.sub(0.09).abs() < 0.04  # columns are drawn apart
+
+
+def test_the_inputs_of_a_category_go_together() -> None:
+    view = corrupt(table(), 0.5, generator(), TABLE)
+    assert (view[:, 1:4].sum(dim=1) == 1).all()
+    alone = corrupt(table(), 0.5, generator())  # without columns, each input is one
+    assert not (alone[:, 1:4].sum(dim=1) == 1).all()
+
+
+def test_categories_have_no_noise() -> None:
+    x = table()
+    view, frame = Augment(noise=0.1)(x, generator(), columns=TABLE)
+    assert frame is None and torch.equal(view[:, 1:4], x[:, 1:4])
+    assert (view[:, 0] - x[:, 0]).std().sub(0.1).abs() < 0.02
+
+
+def test_corruption_is_refused_for_images() -> None:
+    with pytest.raises(InputError, match="corrupt is for tables"):
+        Augment(corrupt=0.1)(torch.zeros(2, 1, 4, 4), generator())

@@ -246,3 +246,37 @@ def test_all_that_is_random_depends_on_seed_and_step_alone(method: str) -> None:
         assert torch.equal(one.unlabeled.noise, other.unlabeled.noise)
     if one.mix is not None and other.mix is not None:
         assert torch.equal(one.mix.share, other.mix.share) and torch.equal(one.mix.order, other.mix.order)
+
+
+def test_samples_are_drawn_as_often_as_their_weights_say() -> None:
+    weight = torch.tensor([1.0, 0.0, 3.0])
+    rows = pick(3, 20_000, torch.Generator().manual_seed(0), weight)
+    assert torch.bincount(rows, minlength=3).div(20_000).sub(torch.tensor([0.25, 0.0, 0.75])).abs().max() < 0.02
+
+
+def test_repeated_samples_are_drawn_like_one_of_their_weight() -> None:
+    repeated = torch.tensor([0, 0, 0, 1, 2, 2])
+    one_by_one = pick(6, 50, torch.Generator().manual_seed(0), torch.ones(6, dtype=torch.float64))
+    weighted = pick(3, 50, torch.Generator().manual_seed(0), torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64))
+    assert torch.equal(repeated[one_by_one], weighted)
+
+
+def test_a_run_draws_labelled_samples_by_weight() -> None:
+    x = torch.arange(4.0).unsqueeze(1)
+    only = Samples(x, torch.tensor([0, 1, 0, 1]), torch.tensor([0.0, 1.0, 1.0, 0.0]))
+    splits = Splits(labeled=only, unlabeled=only, holdout=only, validation=only, test=only, classes=2)
+    loader = Loader(
+        splits.to(torch.device("cpu"), torch.float32),
+        Classification(outputs=2),
+        method_named("pi-model"),
+        sizes=Batches(labeled=64, unlabeled=64, holdout=64),
+        weak=Augment(),
+        strong=Augment(),
+        seed=0,
+        steps=10,
+        holdout=True,
+    )
+    batch = loader.draw(0)
+    assert batch.holdout is not None
+    for drawn in (batch.labeled.x, batch.unlabeled.weak, batch.holdout.x):
+        assert set(drawn.flatten().tolist()) == {1.0, 2.0}

@@ -50,7 +50,7 @@ def parsed(cls: type[T], arguments: list[str], prog: str, default: T) -> T:
 def one_line(box: str, prog: str) -> str:
     """The command-line library explains itself in a box of several lines; this is what it says."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    inside = [line.strip("│ \n") for line in plain.splitlines() if line.startswith("│")]
+    inside = [line.strip("│| \n") for line in plain.splitlines() if line.startswith(("│", "|"))]
     rule = next((i for i, line in enumerate(inside) if line.startswith("──")), len(inside))
     near = [word for line in inside[rule:] for word in line.split()[:1] if word.startswith("--")]
     asked = next((word.strip(",") for word in " ".join(inside[:rule]).split() if word.startswith("--")), "")

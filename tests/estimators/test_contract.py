@@ -13,7 +13,7 @@ from l2i.estimators import L2IClassifier, L2IRegressor
 from l2i.estimators.base import L2IEstimator
 
 UNAVOIDABLE = {
-    "check_classifiers_classes": "it takes −1 for a class, which marks an unlabelled row here as in sklearn.semi_supervised"
+    "check_classifiers_classes": "−1 is a class there, and marks an unlabelled row here, as in sklearn.semi_supervised"
 }
 SHORT = {"steps": 30, "learning_rate": 0.01}
 LONGER = {"steps": 80, "learning_rate": 0.01}

@@ -82,7 +82,8 @@ def make_fit(folder: Path, inputs: Inputs, raw: Any, y: NDArray[Any], network: N
         **{"steps": 5, "optim": Optim(lr=0.01), **changes},
     )
     train(run, splits=splits, quiet=True)
-    write_fit(folder, fitted_of(inputs, tuple(x.shape[1:]), names, y[:LABELED]), no_rows())
+    fitted = fitted_of(inputs, tuple(x.shape[1:]), names, y[:LABELED])
+    write_fit(folder, fitted, no_rows(fitted))
     return splits
 
 
@@ -108,9 +109,17 @@ def fitted_of(inputs: Inputs, shape: tuple[int, ...], names: tuple[str, ...] | N
     )
 
 
-def no_rows() -> Rows:
-    nothing = np.zeros(0)
-    return Rows(ids=[], parts=nothing.astype(str), given=nothing, outputs={}, changes=nothing.astype(np.int64))
+def no_rows(fitted: Fitted) -> Rows:
+    classes = fitted.classes is not None
+    nothing = np.zeros((0, len(fitted.classes or fitted.target_mean)), dtype=np.float32)
+    return Rows(
+        ids=[],
+        parts=np.zeros(0, dtype=str),
+        given=np.zeros(0, dtype=np.int64) if classes else nothing,
+        outputs={fitted.chosen: nothing},
+        changes=np.zeros(0, dtype=np.int64),
+        spread=None if classes else nothing,
+    )
 
 
 def three_classes() -> NDArray[np.int64]:

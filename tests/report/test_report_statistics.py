@@ -124,11 +124,11 @@ def test_a_regression_compares_roots_of_mean_squares() -> None:
     assert f"supervised of {significant(roots[0])} (" in said(rows)[0]
 
 
-def test_ties_are_decided_by_the_loss_and_that_is_said() -> None:
+def test_ties_go_to_what_has_learned_from_more_and_that_is_said() -> None:
     rows = class_rows(wrong={"baseline": 0.1, "l2i": 0.1})
     fitted = fitted_for(rows)
     tied = tuple(dataclasses.replace(c, validation=4.0) for c in fitted.candidates)
-    assert "its loss is the lowest" in verdict(dataclasses.replace(fitted, candidates=tied), rows).chosen
+    assert "it has learned from more" in verdict(dataclasses.replace(fitted, candidates=tied), rows).chosen
 
 
 def test_expected_calibration_error_is_the_textbooks() -> None:

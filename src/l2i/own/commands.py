@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from l2i.arguments import parsed, parsed_first, positional, tell
@@ -33,11 +35,13 @@ def fit(arguments: list[str]) -> int:
 
     def override(run: Run) -> Run:
         from l2i.config import Run
-        from l2i.validate import fields_of
 
-        changed = parsed(Run, others, prog, run)
-        before = dict(fields_of(run))
-        wrong = next((name for name, v in fields_of(changed) if name in ELSEWHERE and v != before.get(name)), None)
+        try:
+            changed = parsed(Run, others, prog, run)
+        except InputError as error:
+            raise InputError(f"{error}{nearest(others)}") from None
+        named = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in others}
+        wrong = next((name for name in ELSEWHERE if name in named), None)
         if wrong is not None:
             raise InputError(f"--{wrong.replace('_', '-')} is not for your own data; use {ELSEWHERE[wrong]}")
         return changed
@@ -54,14 +58,22 @@ def fit(arguments: list[str]) -> int:
     return 0
 
 
+def nearest(others: list[str]) -> str:
+    """A hint where an argument is almost one of `fit`'s own, which a run does not know of."""
+    flags = [f"--{field.name.replace('_', '-')}" for field in fields(FitOptions)]
+    near = [flag for word in others if word.startswith("--") for flag in get_close_matches(word, flags, 1, 0.8)]
+    return f"; perhaps you meant {near[0]}" if near else ""
+
+
 def impute(arguments: list[str]) -> int:
     """The labels of a fit's rows."""
     folder, rest = positional(arguments, "impute", "RUN", "the folder of a fit", [])
     options = parsed(ImputeOptions, rest, f"l2i impute {folder}", ImputeOptions())
     from l2i.own.fitted import read_fit
     from l2i.own.imputed import impute as impute_rows
-    from l2i.own.labels import imputed_frame, written
+    from l2i.own.labels import checked_place, imputed_frame, written
 
+    checked_place(options.out)
     fitted, rows = read_fit(folder)
     found = impute_rows(fitted, rows, options.threshold)
     written(options.out, imputed_frame(fitted, rows, found))
@@ -75,9 +87,11 @@ def predict(arguments: list[str]) -> int:
     folder, rest = positional(arguments, "predict", "RUN", "the folder of a fit", [])
     path, rest = positional(rest, f"predict {folder}", "NEW_DATA", "a file or folder", [])
     options = parsed(PredictOptions, rest, f"l2i predict {folder} {path}", PredictOptions())
-    from l2i.own.labels import as_csv, written
+    from l2i.own.labels import as_csv, checked_place, written
     from l2i.own.predict import predicted
 
+    if options.out is not None:
+        checked_place(options.out)
     frame = predicted(folder, path, lambda line: tell(line, 0))
     if options.out is None:
         sys.stdout.write(as_csv(frame))
@@ -91,6 +105,8 @@ def report(arguments: list[str]) -> int:
     """A page about a fit."""
     folder, rest = positional(arguments, "report", "RUN", "the folder of a fit", [])
     options = parsed(ReportOptions, rest, f"l2i report {folder}", ReportOptions())
+    if options.out is not None and not options.out.lower().endswith((".html", ".htm")):
+        raise InputError(f"cannot write '{options.out}': it must end in .html")
     from l2i.report import write_report
 
     print(write_report(folder, options.out))

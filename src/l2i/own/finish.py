@@ -87,7 +87,7 @@ def finished(
     data: Data, trained: list[Trained], choices: tuple[Choice, ...], source: dict[str, Any]
 ) -> tuple[Fitted, Rows]:
     """Choose by the validation rows, calibrate on them, and gather what the other commands need."""
-    best = min(trained, key=lambda t: (t.candidate.validation, t.candidate.validation_cost))
+    best = min(trained, key=lambda t: t.candidate.rank)
     rows = Rows(
         ids=data.source.ids,
         parts=data.parts,

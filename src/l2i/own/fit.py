@@ -27,10 +27,11 @@ from l2i.own.snapshots import watching
 from l2i.own.source import Source, read_source
 from l2i.training.build import pick_device
 from l2i.training.checkpoint import write_whole
-from l2i.training.folder import held
+from l2i.training.folder import LOCK, held
 from l2i.training.load import load_trainer
 from l2i.training.run import train
 from l2i.training.state import cpu_threads
+from l2i.training.trainer import Trainer
 from l2i.validate import validate
 
 ASKED = "asked.json"
@@ -59,15 +60,19 @@ def fit(path: str, options: FitOptions, override: Override, say: Say) -> tuple[P
     `override` changes fields of the run that was chosen from the data; `say` is told what is found and chosen.
     """
     source = read_source(path, options, say)
-    for note in source.notes:
-        say(note)
-    asked = override(Run())  # what the user says of seed and device is needed before anything is chosen
-    data = made_ready(source, options, asked)
-    run, choices = planned(data, options, override, asked)
+    first = override(expected(source, options))
+    data = made_ready(source, options, first)
+    run, choices = planned(data, options, override, first)
     folder = Path(options.out or f"runs/{Path(path).resolve().stem}")
     runs = candidates(run, options, folder, bool((data.parts == "unlabeled").any()))
+    Trainer(list(runs.values())[-1], splits=data.splits).close()  # wrong input is found before anything is written
+    asked = asked_for(path, options, run, data.splits)
+    check_free(folder, asked)
     with held(folder):
-        claim(folder, path, options, run, data.splits)
+        check_free(folder, asked)
+        write_whole(folder / ASKED, asked)
+        for note in source.notes:
+            say(note)
         if (folder / META).exists():
             say(f"{folder}: done before; give another --out to fit again")
             return (folder, *read_fit(folder))
@@ -77,6 +82,19 @@ def fit(path: str, options: FitOptions, override: Override, say: Say) -> tuple[P
         fitted, rows = finished(data, trained, choices, {"path": str(path), **source.options})
         write_fit(folder, fitted, rows)
     return folder, fitted, rows
+
+
+def expected(source: Source, options: FitOptions) -> Run:
+    """A run of the right method: what the user says of seed and device is needed before all is chosen."""
+    blank = source.given < 0 if source.classes is not None else np.isnan(source.given).any(axis=1)
+    facts = Facts(
+        shape=tuple(source.inputs.shape[1:]),
+        classes=None if source.classes is None else len(source.classes),
+        labeled=int((~blank).sum()),
+        unlabeled=int(blank.sum()),
+        points=source.points,
+    )
+    return chosen(facts, method=options.method if facts.unlabeled else "auto")[0]
 
 
 def made_ready(source: Source, options: FitOptions, run: Run) -> Data:
@@ -129,9 +147,8 @@ def planned(data: Data, options: FitOptions, override: Override, asked: Run) -> 
         points=data.source.points,
         gpu=pick_device(asked.device).type == "cuda",
     )
-    suited, why = chosen(facts, method=options.method if facts.unlabeled else "supervised")
-    suited = paced(replace(suited, probe=min(500, len(data.splits.test.x))), override(suited).steps)
-    run = override(suited)
+    suited, why = chosen(facts, method=options.method if facts.unlabeled else "auto")
+    run = override(paced(replace(suited, probe=min(500, len(data.splits.test.x))), override(suited).steps))
     validate(run)
     return run, explained(run, suited, why)
 
@@ -149,17 +166,21 @@ def candidates(run: Run, options: FitOptions, folder: Path, unlabeled: bool) -> 
     return {name: replace(r, name=name, out=str(folder / name)) for name, r in runs.items()}
 
 
-def claim(folder: Path, path: str, options: FitOptions, run: Run, splits: Splits) -> None:
-    """Make the folder this fit's; another's is never overwritten."""
-    asked = {"path": str(Path(path).resolve()), **dataclasses.asdict(options), "run": to_json(run), "out": None}
+def asked_for(path: str, options: FitOptions, run: Run, splits: Splits) -> bytes:
+    """What a fit is of: the data, the options and the run; where it is trained does not matter."""
+    asked = {"path": str(Path(path).resolve()), **dataclasses.asdict(options), "out": None, "run": to_json(run)}
     asked["run"] |= dict.fromkeys(("device", "engine"))
-    content = json.dumps({**asked, "data": splits.fingerprint()}, indent=1, ensure_ascii=False)
+    return json.dumps({**asked, "data": splits.fingerprint()}, indent=1, ensure_ascii=False).encode()
+
+
+def check_free(folder: Path, asked: bytes) -> None:
+    """That the folder is empty, or this fit's; another's is never overwritten."""
     there = folder / ASKED
-    if there.exists() and there.read_text() != content:
+    if there.is_file() and there.read_bytes() != asked:
         raise InputError(f"{folder} holds a fit of other data or options; give another --out, or remove the folder")
-    if not there.exists() and any(p.name != ".lock" and p.suffix != ".partial" for p in folder.iterdir()):
+    taken = folder.is_dir() and any(p.name != LOCK and p.suffix != ".partial" for p in folder.iterdir())
+    if taken and not there.is_file():
         raise InputError(f"{folder} holds something else already; give another --out")
-    write_whole(there, content.encode())
 
 
 def trained_on(data: Data, name: str, run: Run) -> Trained:

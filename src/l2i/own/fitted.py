@@ -15,6 +15,7 @@ from l2i.training.checkpoint import write_whole
 
 META, ROWS, OUTPUTS = "fit.json", "rows.parquet", "outputs.safetensors"
 VERSION = 1
+PREFERRED = ("l2i", "baseline", "supervised")  # of equal figures; see docs/own-data.md for why
 Part = Literal["labeled", "unlabeled", "validation", "test"]
 
 
@@ -29,11 +30,16 @@ class Candidate:
     validation: float
     """The figure on the validation rows, lower is better."""
     validation_cost: float
-    """The mean loss there, which decides between equal figures."""
+    """The mean loss there."""
     test: float | None
     """The figure on the test rows, where there are any; nothing is chosen by it."""
     steps: int
     seconds: float
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """By what the best is chosen: the validation figure; of equal ones, what has learned from more."""
+        return self.validation, PREFERRED.index(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +153,24 @@ def read_fit(folder: str | Path) -> tuple[Fitted, Rows]:
             if unfinished
             else f"{folder} is not the folder of a fit (it has no {META}); give the one that 'l2i fit' printed"
         )
+    from safetensors import SafetensorError
+
     try:
-        return _fitted(path), _rows(path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        fitted, rows = _fitted(path), _rows(path)
+        _check(fitted, rows)
+        return fitted, rows
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError):
         raise InputError(f"{folder} is damaged; restore it, or fit again in another --out") from None
+
+
+def _check(fitted: Fitted, rows: Rows) -> None:
+    """That the files are of one fit; a ValueError where they are not."""
+    best, count = rows.outputs[fitted.chosen], len(rows.ids)
+    width = len(fitted.classes) if fitted.classes is not None else rows.given.shape[1]
+    alike = [best] if fitted.classes is not None else [best, rows.spread]
+    whole = all(values is not None and values.shape == (count, width) for values in alike)
+    if not whole or len(rows.given) != count or fitted.candidate(fitted.chosen) is None:
+        raise ValueError("rows and fit do not match")
 
 
 def _fitted(path: Path) -> Fitted:

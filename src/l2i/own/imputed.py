@@ -48,7 +48,7 @@ def _classes(logits: NDArray[np.float64], rows: Rows, temperature: float, thresh
 
 
 def _targets(values: NDArray[np.float64], rows: Rows, fitted: Fitted, threshold: float) -> Imputations:
-    if threshold < 0:
+    if not threshold >= 0:  # not a number, too
         raise InputError(f"threshold={threshold} must be a spread, at least 0")
     assert rows.spread is not None
     gone = np.isnan(rows.given)
@@ -87,5 +87,5 @@ def spread_scale_of(errors: NDArray[Any], spread: NDArray[Any]) -> float:
     """
     if not errors.size:
         return 1.0
-    ratio = errors.astype(np.float64) / np.maximum(spread.astype(np.float64), 1e-12 + 1e-3 * spread.mean())
+    ratio = errors.astype(np.float64) / np.maximum(spread.astype(np.float64), 1e-12 + 1e-3 * spread.mean(axis=0))
     return float(max(np.sqrt(np.square(ratio).mean()), 1e-6))

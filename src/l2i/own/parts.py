@@ -44,6 +44,6 @@ def parts_of(given: NDArray[Any], *, validation: Count, test: Count, seed: int) 
 
 
 def _count(asked: Count, known: int, name: str) -> int:
-    if asked < 0 or (isinstance(asked, float) and asked >= 1):
+    if not asked >= 0 or (isinstance(asked, float) and asked >= 1):  # not a number, too
         raise InputError(f"--{name} {asked} must be a whole number of rows, or a share from 0.0 to less than 1.0")
     return min(max(1, resolved(asked, known)), MOST) if isinstance(asked, float) and asked else int(asked)

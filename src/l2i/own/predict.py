@@ -25,11 +25,11 @@ def predicted(folder: str, path: str, say: Callable[[str], object]) -> pd.DataFr
     import pandas as pd
 
     fitted, _ = read_fit(folder)
-    inputs = inputs_of(fitted.inputs)
+    network, inputs = load_network(Path(folder), fitted), inputs_of(fitted.inputs)
     new = read_new(path, fitted.source, inputs if isinstance(inputs, TableInputs) else None, say)
     for note in new.notes:
         say(note)
-    found = outputs(load_network(Path(folder), fitted), fitted, encoded(fitted, new.inputs)).astype(np.float64)
+    found = outputs(network, fitted, encoded(fitted, new.inputs)).astype(np.float64)
     columns: dict[str, Any] = {"id": new.ids}
     if fitted.classes is None:
         return pd.DataFrame(columns | label_columns(fitted, significant(found), None, new.sizes))

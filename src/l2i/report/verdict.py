@@ -37,7 +37,7 @@ def verdict(fitted: Fitted, rows: Rows) -> Verdict:
         nothing = Sentence("Nothing can be compared", "no rows with known labels were held out")
         return Verdict([nothing], _chosen(fitted), [])
     supervised, baseline, l2i = (_trained(fitted, rows, name) for name in ("supervised", "baseline", "l2i"))
-    semi = sorted((c for c in (baseline, l2i) if c), key=lambda c: (c.validation, c.validation_cost))
+    semi = sorted((c for c in (baseline, l2i) if c), key=lambda c: c.rank)
     sentences = [
         _compared("the unlabelled rows", "help", semi[0] if semi else None, supervised, fitted, rows, part),
         _compared("learning to impute", "helps", l2i, baseline, fitted, rows, part),
@@ -101,7 +101,7 @@ def _chosen(fitted: Fitted) -> str:
     if not others:
         return f"{best.title} was the only one trained ({value} on the validation rows)."
     if any(c.validation == best.validation for c in others):
-        return f"{best.title} was chosen: of equal figures on the validation rows ({value}), its loss is the lowest."
+        return f"{best.title} was chosen: of equal figures on the validation rows ({value}), it has learned from more."
     return f"{best.title} was chosen: its figure on the validation rows ({value}) is the best of {1 + len(others)}."
 
 

@@ -225,12 +225,13 @@ class Training:
 
     def result(self) -> Result:
         run, task, validation = self.run, self.trainer.task, curve(self.metrics.rows, "validation")
+        test = curve(self.metrics.rows, "test")
         final = partial(final_figure, validation=validation, steps=run.steps, final=run.final)
         return Result(
             name=run.name,
-            figure=final(curve(self.metrics.rows, "test")),
+            figure=final(test or validation),
             figure_name=task.figure_name,
-            definition=f"{task.meaning}; {definition(run.steps, run.final)}",
+            definition=f"{task.meaning}; {definition(run.steps, run.final, 'test' if test else 'validation')}",
             validation=final(validation) if validation else None,
             seed=run.seed,
             steps=run.steps,

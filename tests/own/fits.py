@@ -1,0 +1,148 @@
+"""Fits as a person makes them, through the command line, and small data for them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from l2i.cli import run
+from l2i.own.fitted import Candidate, Fitted
+
+QUICK = ("--device", "cpu", "--threads", "1", "--steps", "40", "--model.width", "16")
+MODES = ("L", "RGB", "RGBA", "P")
+
+
+class Said(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+def l2i(*arguments: str, cwd: Path) -> Said:
+    """A command as it is typed in a folder."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(arguments)
+    return Said(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
+
+
+def works(*arguments: str, cwd: Path) -> Said:
+    said = l2i(*arguments, cwd=cwd)
+    assert said.code == 0, said.err
+    assert "Traceback" not in said.err
+    return said
+
+
+def refused(*arguments: str, cwd: Path) -> str:
+    """The one line that wrong input comes to; it leaves all files as they were."""
+    before = files(cwd)
+    said = l2i(*arguments, cwd=cwd)
+    assert said.code == 2, said
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("l2i: ")
+    assert files(cwd) == before
+    return lines[0]
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def flowers(rows: int = 600, labels: int = 30, *, seed: int = 0) -> pd.DataFrame:
+    """Three kinds that overlap: numbers with blanks, a category, and a few labels; `kind` is the truth."""
+    draw = np.random.default_rng(seed)
+    y = draw.integers(0, 3, size=rows)
+    frame = pd.DataFrame({f"size{i}": draw.normal(size=rows) + np.array([0, 1.5, 3])[(y + i) % 3] for i in range(3)})
+    frame["colour"] = np.where(draw.random(rows) < 0.6, np.array(["red", "white", "blue"])[y], "red")
+    frame.loc[draw.choice(rows, rows // 10, replace=False), "size1"] = np.nan
+    frame.insert(0, "name", [f"plant {i}" for i in range(rows)])
+    kinds = np.array(["aster", "lily", "rose"], dtype=object)[y]
+    frame["kind"] = kinds
+    frame["label"] = np.where(np.isin(np.arange(rows), draw.choice(rows, labels, replace=False)), kinds, "")
+    return frame
+
+
+def photos(root: Path, *, each: int = 10, unlabeled: int = 24) -> Path:
+    """Bright and dark images of mixed sizes, modes and formats."""
+    draw = np.random.default_rng(0)
+    counts = {"bright": each, "dark": each, "unlabeled": unlabeled}
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            width, height = draw.integers(12, 30, size=2)
+            pixels = draw.integers(0, 60, size=(height, width, 3)).astype(np.uint8)
+            if name == "bright" or (name == "unlabeled" and i % 2):
+                pixels[height // 4 : -height // 4, width // 4 : -width // 4] = (220, 200, 40)
+            mode = MODES[i // 2 % 4]
+            suffix = "jpg" if mode in ("L", "RGB") else "png"
+            Image.fromarray(pixels).convert(mode).save(root / name / f"{i}.{suffix}")
+    return root
+
+
+def squares(folder: Path, *, rows: int = 150, labels: int = 60) -> pd.DataFrame:
+    """Images with a bright square, their paths and its corners, of which the first rows' are written down; all are
+    returned."""
+    draw = np.random.default_rng(0)
+    (folder / "images").mkdir()
+    lines: list[dict[str, Any]] = []
+    for i in range(rows):
+        width, height, side = *draw.integers(48, 81, size=2), int(draw.integers(14, 24))
+        x, y = int(draw.integers(0, width - side)), int(draw.integers(0, height - side))
+        pixels = np.full((height, width), 30, dtype=np.uint8)
+        pixels[y : y + side, x : x + side] = 230
+        Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
+        corners = {"left": x, "top": y, "right": x + side, "bottom": y + side}
+        lines.append({"path": f"images/{i}.png", **corners, "width": width, "height": height})
+    frame = pd.DataFrame(lines)
+    targets = ["left", "top", "right", "bottom"]
+    given = frame[targets].where(frame.index.to_series() < labels, axis=0)
+    frame[["path"]].join(given).to_csv(folder / "squares.csv", index=False)
+    return frame
+
+
+def houses(rows: int = 240, labels: int = 80) -> pd.DataFrame:
+    """Two targets of very different units."""
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(draw.normal(size=(rows, 3)), columns=["area", "rooms", "age"])
+    frame["price"] = 300_000 + 90_000 * frame["area"] - 20_000 * frame["age"]
+    frame["heat"] = 0.02 + 0.003 * frame["rooms"]
+    frame.loc[labels:, ["price", "heat"]] = np.nan
+    return frame
+
+
+def reviews(rows: int = 160, labels: int = 40) -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    words = {"bad": ["awful", "poor", "dull"], "good": ["lovely", "great", "fine"]}
+    moods = ["good" if i % 2 else "bad" for i in range(rows)]
+    texts = [" ".join(draw.choice([*words[mood], "the", "film", "was"], size=7)) for mood in moods]
+    return pd.DataFrame({"review": texts, "mood": [m if i < labels else "" for i, m in enumerate(moods)]})
+
+
+def fitted_like(**changes: Any) -> Fitted:
+    """A fit of which only some fields matter."""
+    best = Candidate(name="l2i", title="L2I", validation=1.0, validation_cost=1.0, test=None, steps=5, seconds=1.0)
+    plain: dict[str, Any] = {
+        "source": {"kind": "table"},
+        "inputs": {},
+        "shape": (3,),
+        "classes": ("a", "b", "c"),
+        "targets": ("kind",),
+        "figure_name": "error (%)",
+        "meaning": "",
+        "choices": (),
+        "notes": (),
+        "candidates": (best,),
+        "chosen": "l2i",
+        "snapshots": 1,
+    }
+    return Fitted(**{**plain, **changes})

@@ -27,6 +27,7 @@ from l2i.statistic import with_error
 
 LABELS = {"digits": 4, "wine": 3, "breast_cancer": 5, "iris": 3}  # a class
 TARGETS = {"diabetes": 40, "linnerud": 8}  # labelled rows
+FIRST = 5  # seed; those before served to find the estimators' defaults
 
 Make = Callable[[int], BaseEstimator]
 KNN = {"kernel": "knn", "n_neighbors": 10, "alpha": 0.5, "max_iter": 200}  # best of 16 on the digits' test rows
@@ -109,7 +110,7 @@ def main(*arguments: str) -> None:
         labels = TARGETS.get(name) or f"{LABELS[name]} a class"
         print(f"{name}, {labels} labelled, {figure} over {seeds} seeds, and seconds a fit")
         for label, make in candidates(name).items():
-            found = [partial(measured, name, label, make)(seed) for seed in range(seeds)]
+            found = [partial(measured, name, label, make)(seed) for seed in range(FIRST, FIRST + seeds)]
             print(f"  {label:24} {with_error(f for f, _ in found):>14} {mean(s for _, s in found):8.1f}", flush=True)
 
 

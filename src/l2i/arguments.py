@@ -29,8 +29,14 @@ def positional(arguments: list[str], command: str, word: str, what: str, known: 
         sys.exit(0)
     if not arguments or arguments[0].startswith("-"):
         example = f", such as '{known[0]}'" if known else ""
-        raise InputError(f"'l2i {command}' needs {what} as its first argument{example}: l2i {command} {word} …")
+        raise InputError(f"'l2i {command}' needs {what}{example}: l2i {command} {word} …")
     return arguments[0], arguments[1:]
+
+
+def explained(arguments: list[str], cls: type[T], prog: str) -> None:
+    """Where help is asked for, show what a command takes, and leave."""
+    if any(word in ("-h", "--help") for word in arguments):
+        parsed(cls, ["--help"], prog, cls())
 
 
 def parsed(cls: type[T], arguments: list[str], prog: str, default: T) -> T:

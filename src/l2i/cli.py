@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from l2i.arguments import parsed, positional, tell
+from l2i.arguments import explained, parsed, positional, tell
 from l2i.errors import InputError, NonFiniteCost, Stopped
 from l2i.options import BenchOptions, CompareOptions, EvaluateOptions, PicturesOptions
 from l2i.own.commands import export, fit, impute, predict, report
@@ -154,6 +154,7 @@ def compare(arguments: list[str]) -> int:
 
 def evaluate(arguments: list[str]) -> int:
     """A run folder."""
+    explained(arguments, EvaluateOptions, "l2i evaluate RUN")
     folder, rest = positional(arguments, "evaluate", "RUN", "a run folder", [])
     options = parsed(EvaluateOptions, rest, f"l2i evaluate {folder}", EvaluateOptions())
     from l2i.training.load import evaluate_run
@@ -164,6 +165,7 @@ def evaluate(arguments: list[str]) -> int:
 
 def pictures(arguments: list[str]) -> int:
     """Plots of a run folder."""
+    explained(arguments, PicturesOptions, "l2i pictures RUN")
     folder, rest = positional(arguments, "pictures", "RUN", "a run folder", [])
     options = parsed(PicturesOptions, rest, f"l2i pictures {folder}", PicturesOptions())
     from l2i.pictures import draw

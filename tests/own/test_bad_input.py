@@ -176,7 +176,7 @@ def test_paths_that_lead_nowhere_are_said(place: Path) -> None:
     assert "there is no file or folder nothing.csv; check the path" in refused("fit", "nothing.csv", cwd=place)
     (place / "notes.docx").write_text("words")
     assert "notes.docx is of no known kind; give a folder of images" in refused("fit", "notes.docx", cwd=place)
-    assert "'l2i fit' needs a file or folder as its first argument" in refused("fit", cwd=place)
+    assert "'l2i fit' needs a file or folder: l2i fit PATH" in refused("fit", cwd=place)
     assert "say with --target which column of flowers.csv holds the labels" in refused("fit", "flowers.csv", cwd=place)
 
 

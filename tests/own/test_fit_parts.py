@@ -104,7 +104,7 @@ def test_the_temperature_has_the_least_cost_of_a_grid() -> None:
     logits, y = draw.normal(size=(12, 3)) * 2, draw.integers(0, 3, size=12)
 
     def cost(t: float) -> float:
-        return float(-log_softmax(logits / t, axis=1)[np.arange(12), y].sum() + 0.5 * np.log(t) ** 2)
+        return float(-log_softmax(logits / t, axis=1)[np.arange(12), y].sum() + 0.5 * (np.log(t) / 0.25) ** 2)
 
     grid = np.geomspace(0.05, 20, 4001)
     best = grid[np.argmin([cost(t) for t in grid])]

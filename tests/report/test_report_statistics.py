@@ -85,7 +85,7 @@ def test_equal_candidates_are_not_told_apart() -> None:
     first, second = said(class_rows(wrong={"supervised": 0.1, "baseline": 0.1, "l2i": 0.1}))
     assert first.startswith("Whether the unlabelled rows help cannot be told: ")
     assert "no difference" in first
-    assert "too few to tell" in second
+    assert "cannot be told" in second and "too few" not in second  # nothing to tell from chance
 
 
 @pytest.mark.parametrize(

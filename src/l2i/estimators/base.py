@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -155,6 +156,10 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         if not callable(self.model) or isinstance(self.model, nn.Module):
             raise InputError("model must be a name or a function (shape, outputs) -> nn.Module; wrap it in one")
+        try:
+            inspect.signature(self.model).bind((), 1)
+        except TypeError:
+            raise InputError("model must take (shape, outputs), and this function does not; wrap it in one") from None
         outputs = splits.classes if splits.classes is not None else splits.labeled.y.shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.run_.seed)

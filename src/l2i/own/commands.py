@@ -7,7 +7,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from l2i.arguments import parsed, parsed_first, positional, tell
+from l2i.arguments import explained, parsed, parsed_first, positional, tell
 from l2i.errors import InputError
 from l2i.options import FitOptions, ImputeOptions, PredictOptions, ReportOptions
 
@@ -26,6 +26,7 @@ ELSEWHERE = {  # fields of a run that other options of `fit` stand for
 
 def fit(arguments: list[str]) -> int:
     """Train on a file or folder."""
+    explained(arguments, FitOptions, "l2i fit PATH")
     path, rest = positional(arguments, "fit", "PATH", "a file or folder", [])
     prog = f"l2i fit {path}"
     options, others = parsed_first(FitOptions, rest, prog, FitOptions())
@@ -67,6 +68,7 @@ def nearest(others: list[str]) -> str:
 
 def impute(arguments: list[str]) -> int:
     """The labels of a fit's rows."""
+    explained(arguments, ImputeOptions, "l2i impute RUN")
     folder, rest = positional(arguments, "impute", "RUN", "the folder of a fit", [])
     options = parsed(ImputeOptions, rest, f"l2i impute {folder}", ImputeOptions())
     from l2i.own.fitted import read_fit
@@ -84,6 +86,7 @@ def impute(arguments: list[str]) -> int:
 
 def predict(arguments: list[str]) -> int:
     """Labels of new rows."""
+    explained(arguments, PredictOptions, "l2i predict RUN NEW_DATA")
     folder, rest = positional(arguments, "predict", "RUN", "the folder of a fit", [])
     path, rest = positional(rest, f"predict {folder}", "NEW_DATA", "a file or folder", [])
     options = parsed(PredictOptions, rest, f"l2i predict {folder} {path}", PredictOptions())
@@ -103,6 +106,7 @@ def predict(arguments: list[str]) -> int:
 
 def report(arguments: list[str]) -> int:
     """A page about a fit."""
+    explained(arguments, ReportOptions, "l2i report RUN")
     folder, rest = positional(arguments, "report", "RUN", "the folder of a fit", [])
     options = parsed(ReportOptions, rest, f"l2i report {folder}", ReportOptions())
     if options.out is not None and not options.out.lower().endswith((".html", ".htm")):
@@ -115,6 +119,12 @@ def report(arguments: list[str]) -> int:
 
 def export(arguments: list[str]) -> int:
     """A model file."""
+    if any(word in ("-h", "--help") for word in arguments):
+        print(
+            "usage: l2i export RUN FILE\n\n"
+            "The model of a fit with its preprocessing, as ONNX (FILE.onnx) or torch.export (FILE.pt2)."
+        )
+        return 0
     folder, rest = positional(arguments, "export", "RUN", "the folder of a fit", [])
     out, rest = positional(rest, f"export {folder}", "FILE", "a file to write, .onnx or .pt2", ["model.onnx"])
     if rest:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from l2i.config import Run
 from l2i.data.split import Samples
 from l2i.own.fitted import Candidate, Choice, Fitted, Rows, Sample
 from l2i.own.imputed import impute, spread_scale_of, temperature_of
+from l2i.own.select import selected
 from l2i.own.snapshots import Rows as RowsOn
 from l2i.own.snapshots import changes, read_snapshots
 from l2i.own.spread import spread_of
@@ -64,6 +66,11 @@ class Trained(NamedTuple):
         )
 
 
+def title_of(name: str, run: Run) -> str:
+    """A candidate in words."""
+    return f"{run.method.name} + L2I" if name == "l2i" else run.method.name
+
+
 def judged(name: str, trainer: Trainer, result: Result) -> Candidate:
     """The figures of the averaged model that is kept."""
     task, found = trainer.task, trainer.figures()
@@ -71,10 +78,9 @@ def judged(name: str, trainer: Trainer, result: Result) -> Candidate:
     def cost(samples: Samples) -> float:
         return float(task.loss(trainer.predict(samples), task.encode(samples.y)))
 
-    method = trainer.run.method.name
     return Candidate(
         name=name,
-        title=f"{method} + L2I" if name == "l2i" else method,
+        title=title_of(name, trainer.run),
         validation=found["validation"][task.figure_name],
         validation_cost=cost(trainer.splits.validation),
         test=found["test"][task.figure_name] if "test" in found else None,
@@ -87,7 +93,7 @@ def finished(
     data: Data, trained: list[Trained], choices: tuple[Choice, ...], source: dict[str, Any]
 ) -> tuple[Fitted, Rows]:
     """Choose by the validation rows, calibrate on them, and gather what the other commands need."""
-    best = min(trained, key=lambda t: t.candidate.rank)
+    best = kept(trained, data)
     rows = Rows(
         ids=data.source.ids,
         parts=data.parts,
@@ -105,7 +111,7 @@ def finished(
         targets=data.source.targets,
         points=data.source.points,
         figure_name=best.figure_name,
-        meaning=best.meaning,
+        meaning=best.meaning + (f", resized to {best.shape[1]} × {best.shape[2]} pixels" if data.source.points else ""),
         choices=choices,
         notes=data.source.notes,
         candidates=tuple(t.candidate for t in trained),
@@ -118,6 +124,18 @@ def finished(
         **calibration(best, rows),
     )
     return shown(fitted, rows, data.source), rows
+
+
+def kept(trained: list[Trained], data: Data) -> Trained:
+    """The candidate that the validation rows speak for."""
+    held, given = data.parts == "validation", data.source.given
+    errors: dict[str, NDArray[np.float64]] = {}
+    for each in trained:
+        said, truth = each.outputs[held].astype(np.float64), given[held]
+        wrong = said.argmax(axis=1) != truth if given.ndim == 1 else np.square(said - truth).mean(axis=1)
+        errors[each.candidate.name] = np.asarray(wrong, dtype=np.float64)
+    name = selected(errors)
+    return next(each for each in trained if each.candidate.name == name)
 
 
 def calibration(best: Trained, rows: Rows) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from l2i.data.split import Samples, Splits, by_class, divided
 from l2i.errors import InputError
 from l2i.options import FitOptions
 from l2i.own.choose import Facts, chosen, explained, paced
-from l2i.own.finish import Trained, finished
+from l2i.own.finish import Trained, finished, title_of
 from l2i.own.fitted import META, Choice, Fitted, Rows, read_fit, write_fit
 from l2i.own.parts import parts_of
 from l2i.own.prepare import ImageInputs, TableInputs, learned
@@ -186,7 +186,9 @@ def check_free(folder: Path, asked: bytes) -> None:
 def trained_on(data: Data, name: str, run: Run) -> Trained:
     """Train a candidate, and have it say what it thinks of every row."""
     folder = Path(run.out or name)
-    result = train(run, splits=data.splits, watch=watching(folder / "snapshots", data.rows_on))
+    result = train(
+        run, splits=data.splits, label=title_of(name, run), watch=watching(folder / "snapshots", data.rows_on)
+    )
     with cpu_threads(run.threads):
         trainer, _ = load_trainer(folder, splits=data.splits)
         with closing(trainer):

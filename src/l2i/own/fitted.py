@@ -15,7 +15,7 @@ from l2i.training.checkpoint import write_whole
 
 META, ROWS, OUTPUTS = "fit.json", "rows.parquet", "outputs.safetensors"
 VERSION = 1
-PREFERRED = ("l2i", "baseline", "supervised")  # of equal figures; see docs/own-data.md for why
+PREFERRED = ("l2i", "baseline", "supervised")  # what has learned from more first
 Part = Literal["labeled", "unlabeled", "validation", "test"]
 
 
@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """By what the best is chosen: the validation figure; of equal ones, what has learned from more."""
+        """By the validation figure; of equal ones, what has learned from more comes first."""
         return self.validation, PREFERRED.index(self.name)
 
 
@@ -100,7 +100,7 @@ class Fitted:
     """What was done about the data's oddities, a line each."""
     candidates: tuple[Candidate, ...]
     chosen: str
-    """The candidate with the best validation figure."""
+    """The candidate that the validation rows speak for (see own.select)."""
     snapshots: int
     """Evaluations over which changes were counted."""
     temperature: float = 1.0

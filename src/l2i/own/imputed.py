@@ -15,6 +15,7 @@ from l2i.own.fitted import Fitted, Rows
 SURE = 0.9  # the calibrated probability of a class under which to abstain
 VAGUE = 1.0  # the calibrated spread above which to abstain, in spreads of the labelled targets: the mean does as well
 NARROW, WIDE = 0.05, 20.0  # between which a temperature is looked for
+PRIOR = 0.25  # the spread of the prior of a temperature's logarithm
 DIGITS = 7  # of an imputed target: a network's outputs have no more
 
 
@@ -67,14 +68,14 @@ def significant(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def temperature_of(logits: NDArray[Any], y: NDArray[np.int64]) -> float:
     """What to divide logits by such that probabilities are right on the validation rows; 1 where there are none.
 
-    A weak prior, worth about one row, keeps it from the extremes where few rows are all right or all wrong.
+    A prior around 1 keeps it from the extremes where few rows are all right or all wrong.
     """
     if not len(y):
         return 1.0
 
     def cost(log_t: float) -> float:
         logs = log_softmax(logits.astype(np.float64) / np.exp(log_t), axis=1)
-        return float(-logs[np.arange(len(y)), y].sum() + 0.5 * log_t**2)
+        return float(-logs[np.arange(len(y)), y].sum() + 0.5 * (log_t / PRIOR) ** 2)
 
     found = minimize_scalar(cost, bounds=(np.log(NARROW), np.log(WIDE)), method="bounded")
     return float(np.exp(found.x))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from l2i.data.folders import SUFFIXES, entries
 from l2i.errors import InputError
 from l2i.own.prepare import words
-from l2i.own.reading import counted
+from l2i.own.reading import counted, few
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +51,20 @@ def class_files(folder: Path) -> Labelled:
     labels: list[str | None] = [name for name, images in of_class.items() for _ in images]
     classes = pd.DataFrame({"class": pd.Series(labels + [None] * len(others), dtype=object)})
     beside = sum(_is_image(entry) for entry in inside)
-    note = f"{counted(beside, 'image')} beside the class folders left out; move such into 'unlabeled' to use them"
+    notes = [f"{counted(beside, 'image')} beside the class folders left out; move such into 'unlabeled' to use them"]
     files = _files([path for images in of_class.values() for path in images] + others, root)
-    return Labelled(files, classes, (note,) if beside else ())
+    return Labelled(files, classes, tuple(notes[: bool(beside)] + _other_kinds(list(folders.values()), root)))
+
+
+def _other_kinds(folders: list[str], root: str) -> list[str]:
+    """That files which are no images of a known kind are left out, and which."""
+    others = [e.name for folder in folders for e in entries(folder, root) if e.is_file() and not _is_image(e)]
+    if not others:
+        return []
+    kinds = sorted({Path(name).suffix.lower() or name for name in others})
+    return [
+        f"{counted(len(others), 'file')} of other kinds left out ({few(kinds)}); images are read as {', '.join(IMAGES)}"
+    ]
 
 
 def _class_images(folder: Path, name: str, path: str, root: str) -> list[str]:

@@ -113,7 +113,7 @@ def _mask(fitted: Fitted) -> Caution | None:
 def _validation(fitted: Fitted, rows: Rows) -> Caution | None:
     found: dict[str, Any] = figures(fitted, rows, "validation")
     count = int(known(fitted, rows, "validation").sum())
-    advice = "Keep more labelled rows for validation, or take the simplest of the candidates."
+    advice = "Keep more labelled rows for validation, or label more."
     if count < FEW:
         return Caution(
             f"The choice rests on {counted(count, 'validation row')}, too few to tell candidates apart.", advice

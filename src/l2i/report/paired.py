@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from l2i.own.fitted import Fitted, Rows
 
 Floats = NDArray[np.float64]
-FEW = 10  # rows under which no difference counts as established
+FEW, FEW_TARGETS = 10, 30  # rows under which no difference counts as established: one large error decides an RMSE
 SURELY = 2.0  # standard errors that a difference must have
 CHANCE = 0.05  # of rows that differ to fall as unevenly as they do
 
@@ -50,7 +50,7 @@ def difference(ours: Floats, theirs: Floats, *, classes: bool) -> Estimate:
     """Our figure minus theirs, by the delta method where it is a root; below 0, ours is better."""
     value = figure(ours, classes=classes).value - figure(theirs, classes=classes).value
     error = _standard_error(_influence(ours, classes=classes) - _influence(theirs, classes=classes))
-    large = value != 0 and abs(value) >= SURELY * error and len(ours) >= FEW
+    large = value != 0 and abs(value) >= SURELY * error and len(ours) >= (FEW if classes else FEW_TARGETS)
     return Estimate(value, error, len(ours), bool(large and (not classes or _uneven(ours, theirs))))
 
 

@@ -90,7 +90,7 @@ def _facts(ours: str, theirs: str, a: Estimate, b: Estimate, found: Estimate, pa
         size, way = significant(abs(found.value), 2), "lower" if found.value < 0 else "higher"
     error = f"± {found.error:.1f}" if classes else f"± {significant(found.error, 2)}"
     told_so = "no difference" if found.value == 0 else f"{size} {way}"
-    doubt = "" if found.established else "; the rows are too few to tell it from chance"
+    doubt = "" if found.established or found.value == 0 else "; the rows are too few to tell it from chance"
     return f"{pair} ({told_so}, {error}{doubt})"
 
 
@@ -100,7 +100,13 @@ def _chosen(fitted: Fitted) -> str:
     value = f"{fitted.figure_name} {told(best.validation, fitted.figure_name)}"
     if not others:
         return f"{best.title} was the only one trained ({value} on the validation rows)."
-    if any(c.validation == best.validation for c in others):
+    least = min(others, key=lambda c: c.rank)
+    if least.validation < best.validation:
+        return (
+            f"{best.title} was chosen: its figure on the validation rows ({value}) is within a standard error of the "
+            f"best, {least.title}'s {told(least.validation, fitted.figure_name)}, and it has learned from more."
+        )
+    if least.validation == best.validation:
         return f"{best.title} was chosen: of equal figures on the validation rows ({value}), it has learned from more."
     return f"{best.title} was chosen: its figure on the validation rows ({value}) is the best of {1 + len(others)}."
 

@@ -37,14 +37,16 @@ def train(
     splits: Splits | None = None,
     model: nn.Module | None = None,
     quiet: bool = False,
+    label: str | None = None,
     watch: Watch | None = None,
 ) -> Result:
     """Train, or go on with, `run` in its folder, and return what it came to. A run that is done is not done again.
 
-    `splits` and `model` may be your own; they are then not part of what config.json says. `watch` is called with the
-    trainer and the step at every evaluation; in a run that was cut and goes on, some steps come twice.
+    `splits` and `model` may be your own; they are then not part of what config.json says. `label` is what the run is
+    called while it is trained. `watch` is called with the trainer and the step at every evaluation; in a run that was
+    cut and goes on, some steps come twice.
     """
-    with StopRequest() as stop, begun(run, stop, splits=splits, model=model, quiet=quiet) as training:
+    with StopRequest() as stop, begun(run, stop, splits=splits, model=model, quiet=quiet, label=label) as training:
         if isinstance(training, Result):
             return training
         training.watch = watch
@@ -94,6 +96,7 @@ class Training:
     ) -> None:
         self.trainer, self.run, self.folder, self.stop = trainer, trainer.run, folder, stop
         self.at_once = 1
+        self.label = label
         self.watch: Watch | None = None
         self.start, self.earlier, self.changed, self.shared, size = 0, 0.0, "", 1, 0
         self.saved = folder / "checkpoints"
@@ -125,7 +128,8 @@ class Training:
         """The steps that are left, one each time that it is asked for the next."""
         self.began = time.monotonic()
         with self.bar as bar:
-            bar.say(f"{'your data' if self.trainer.given else self.run.data.name}: {self.trainer.described()}")
+            what = self.label or ("your data" if self.trainer.given else self.run.data.name)
+            bar.say(f"{what}: {self.trainer.described()}")
             if self.trainer.device.type == "cuda":
                 beside = f", {self.at_once} runs side by side" if self.at_once > 1 else ""
                 bar.say(

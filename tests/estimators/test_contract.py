@@ -58,7 +58,7 @@ def expected(estimator: L2IEstimator) -> dict[str, str]:
     [
         L2IClassifier(**SHORT),
         L2IRegressor(**SHORT),
-        *(DoubledClassifier(method, **SHORT) for method in ("mean-teacher", "fixmatch", "mixmatch", "vat")),
+        *(DoubledClassifier(method, **SHORT) for method in ("pseudo-label", "mean-teacher", "fixmatch", "mixmatch")),
         *(DoubledRegressor(method, **LONGER) for method in ("mean-teacher", "pi-model", "pseudo-label")),
     ],
     expected_failed_checks=expected,

@@ -43,7 +43,7 @@ def diabetes(labeled: int = 60):
 def test_given_labels_stay_and_the_others_are_imputed():
     x, y, truth = wine()
     model = L2IClassifier(**QUICK).fit(x, y)
-    assert model.run_.method.name == "mean-teacher" and model.run_.l2i.outer_update == "normalized"
+    assert model.run_.method.name == "pseudo-label" and model.run_.l2i.outer_update == "normalized"
     assert_array_equal(model.transduction_[y >= 0], y[y >= 0])
     assert (model.transduction_ == truth).mean() > 0.85
     assert_allclose(model.label_distributions_.sum(axis=1), 1)

@@ -66,9 +66,9 @@ def test_a_fit_says_what_it_reads_and_chooses_and_what_came_of_it(table: Path) -
     assert "l2i: steps: 60 (as asked)" in said
     assert "l2i: network: mlp, width 16, depth 2 (as asked)" in said
     assert "l2i: optimizer: adam, rate 0.005, constant (as asked)" in said
-    assert "l2i: method: mean-teacher, weight 30 (classes of a table" in said
+    assert "l2i: method: pseudo-label, weight 1, threshold 0.95 (classes of a table" in said
     lines = printed.splitlines()
-    assert [line.split("  ")[0] for line in lines[1:4]] == ["supervised", "mean-teacher", "mean-teacher + L2I"]
+    assert [line.split("  ")[0] for line in lines[1:4]] == ["supervised", "pseudo-label", "pseudo-label + L2I"]
     assert sum("  chosen" in line for line in lines[:4]) == 1
     assert "help" in lines[4] and "learning to impute" in lines[5].lower()
     assert lines[-1].startswith("in runs/flowers; next: l2i impute runs/flowers --out labels.csv")
@@ -80,7 +80,7 @@ def test_what_is_asked_for_arrives_in_every_candidate(table: Path) -> None:
         assert (config["steps"], config["seed"]) == (60, 1)
         assert (config["model"]["width"], config["optim"]["lr"]) == (16, 0.005)
         assert config["l2i"]["outer_update"] == ("normalized" if name == "l2i" else "off")
-        assert config["method"]["name"] == ("supervised" if name == "supervised" else "mean-teacher")
+        assert config["method"]["name"] == ("supervised" if name == "supervised" else "pseudo-label")
         snapshots = sorted((table / "runs/flowers" / name / "snapshots").iterdir())
         assert snapshots[-1].name == "000000060.npy" and len(snapshots) == 10
 

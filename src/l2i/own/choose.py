@@ -122,8 +122,9 @@ def method_for(facts: Facts) -> tuple[str, str]:
         return "supervised", "there are no unlabelled rows"
     if facts.classes is not None and facts.images and facts.side >= 4:
         return "fixmatch", "images of classes: confident labels of a weak view, learned on a strong one"
-    kind = "classes of a table" if facts.classes is not None else "regression"
-    return "mean-teacher", f"{kind}: agreement with an averaged model on perturbed rows"
+    if facts.classes is not None:
+        return "pseudo-label", "classes of a table: confident labels of a perturbed row, learned on another perturbation"
+    return "mean-teacher", "regression: agreement with an averaged model on perturbed rows"
 
 
 def settings_for(name: str, facts: Facts) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def network_for(facts: Facts) -> tuple[Network, str]:
 def views_for(facts: Facts) -> tuple[Augment, Augment]:
     """The weak and the strong view."""
     if not facts.images:
-        share = 0.2 if facts.classes is not None else 0.3
+        share = 0.1 if facts.classes is not None else 0.3
         return Augment(noise=0.1, corrupt=share), Augment(noise=0.2, corrupt=share + 0.2)
     pixels = max(1, facts.side // 12)
     if facts.classes is None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -43,10 +44,24 @@ def parsed(cls: type[T], arguments: list[str], prog: str, default: T) -> T:
     """`default` with the fields that the arguments override; what does not fit is an InputError."""
     import tyro
 
+    return _in_one_line(lambda: tyro.cli(cls, args=arguments, prog=prog, default=default), prog)
+
+
+def parsed_first(cls: type[T], arguments: list[str], prog: str, default: T) -> tuple[T, list[str]]:
+    """As `parsed`, and the arguments that are none of the fields."""
+    import tyro
+
+    return _in_one_line(
+        lambda: tyro.cli(cls, args=arguments, prog=prog, default=default, return_unknown_args=True), prog
+    )
+
+
+def _in_one_line(parse: Callable[[], T], prog: str) -> T:
+    """What `parse` finds; what it says before it leaves is an InputError."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(cls, args=arguments, prog=prog, default=default)
+            return parse()
     except SystemExit as leave:
         if not leave.code:
             raise
@@ -63,17 +78,3 @@ def one_line(box: str, prog: str) -> str:
     near = get_close_matches(asked, near, n=1) or near
     hint = f"; perhaps you meant {near[0]}" if near and "nrecognized" in box else ""
     return f"{' '.join(inside[:rule]) or plain.strip()}{hint} ('{prog} --help' shows all)"
-
-
-def parsed_first(cls: type[T], arguments: list[str], prog: str, default: T) -> tuple[T, list[str]]:
-    """As `parsed`, and the arguments that are none of the fields."""
-    import tyro
-
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(cls, args=arguments, prog=prog, default=default, return_unknown_args=True)
-    except SystemExit as leave:
-        if not leave.code:
-            raise
-        raise InputError(one_line(said.getvalue(), prog)) from None

@@ -123,7 +123,10 @@ def method_for(facts: Facts) -> tuple[str, str]:
     if facts.classes is not None and facts.images and facts.side >= 4:
         return "fixmatch", "images of classes: confident labels of a weak view, learned on a strong one"
     if facts.classes is not None:
-        return "pseudo-label", "classes of a table: confident labels of a perturbed row, learned on another perturbation"
+        return (
+            "pseudo-label",
+            "classes of a table: confident labels of a perturbed row, learned on another perturbation",
+        )
     return "mean-teacher", "regression: agreement with an averaged model on perturbed rows"
 
 

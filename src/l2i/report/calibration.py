@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.own.fitted import Fitted, Rows
+from l2i.own.reading import counted
 from l2i.report.charts import Chart, agreement
 from l2i.report.paired import Floats, known
-from l2i.report.words import counted, share
+from l2i.report.words import share
 
 BINS = 10
 EXPECTED = {1: 0.683, 2: 0.954}  # shares of Gaussian errors within so many spreads

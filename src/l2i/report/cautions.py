@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from l2i.own.fitted import Fitted, Rows
 from l2i.own.imputed import NARROW, WIDE, Imputations
+from l2i.own.reading import counted
 from l2i.report.paired import figures, known
-from l2i.report.words import counted, share
+from l2i.report.words import share
 
 UNLIKE = 0.7  # the area under the ROC curve
 UNEVEN = 3.0  # largest class / smallest

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from l2i.own.fitted import Fitted, Rows, Sample
 from l2i.own.imputed import SURE, VAGUE, Imputations
+from l2i.own.reading import counted
 from l2i.report.charts import Chart, columns, histogram
-from l2i.report.words import counted, share, shortened, significant
+from l2i.report.words import share, shortened, significant
 
 PNG = b"\x89PNG\r\n\x1a\n"
 BINS = 20

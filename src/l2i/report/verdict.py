@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from l2i.own.fitted import Candidate, Fitted, Rows
+from l2i.own.reading import counted
 from l2i.report.paired import Estimate, difference, errors_of, figures, known
-from l2i.report.words import counted, significant, told
+from l2i.report.words import significant, told
 
 Tone = Literal["good", "bad", "open"]
 

@@ -29,11 +29,6 @@ def share(value: float) -> str:
     return f"{100 * value:.0f} %" if 0.1 <= value <= 0.9 or value in (0, 1) else f"{100 * value:.1f} %"
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things: 1 row, 20 rows."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def listed(items: list[str]) -> str:
     """a, b and c."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

@@ -111,6 +111,10 @@ class Splits:
             columns=columns,
         )
 
+    def with_labels(self, labeled: Samples, *, validation: Samples) -> Splits:
+        """The same with other labelled samples, from which the hold-out is drawn too, and other validation samples."""
+        return dataclasses.replace(self, labeled=labeled, holdout=labeled, validation=validation)
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Splits:
         pixels = None if self.pixels is None else self.pixels.to(device, dtype)
         sets = {name: getattr(self, name).to(device, dtype, pixels=pixels is not None) for name in SETS}

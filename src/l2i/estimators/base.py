@@ -18,12 +18,15 @@ from torch import nn
 from l2i.config import Run, replace
 from l2i.data.split import Samples, Splits
 from l2i.errors import InputError, NonFiniteCost
+from l2i.estimators.fallback import FEWEST, helps
 from l2i.estimators.inputs import checked, encoded, learned_inputs
 from l2i.estimators.rows import distinct
+from l2i.methods import METHODS
 from l2i.models import MODELS
 from l2i.own.choose import Facts, chosen
 from l2i.own.prepare import ImageInputs, TableInputs
-from l2i.registry import unknown
+from l2i.registry import load, unknown
+from l2i.tasks import Regression
 from l2i.training.build import pick_device
 from l2i.training.evaluate import outputs_of
 from l2i.training.state import cpu_threads
@@ -75,12 +78,15 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             raise InputError("every labelled row has a weight of zero; give some of them a positive weight")
         rows = x.iloc[kept.rows] if not isinstance(x, np.ndarray) else x[kept.rows]
         self.inputs_ = learned_inputs(rows, kept.weight)
+        self.offset_ = np.average(target[kept.rows][~blank[kept.rows]], axis=0, weights=kept.weight[~blank[kept.rows]])
         prepared, seed = encoded(self.inputs_, rows), int(check_random_state(self.random_state).randint(2**31 - 1))
         splits = self._splits(prepared, target[kept.rows], blank[kept.rows], kept.weight, classes)
         self.run_ = self._run(splits, kept.weight[~blank[kept.rows]].sum(), seed)
+        self.helped_: bool | None = None
         devices = range(torch.cuda.device_count()) if pick_device(self.device).type == "cuda" else []
         with cpu_threads(self.run_.threads), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
+            self._fall_back(splits)
             self._train(splits)
         return self
 
@@ -93,7 +99,7 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         classes: int | None,
     ) -> Splits:
         """All labelled rows to train on; nothing is held out."""
-        y = torch.as_tensor(target).long() if classes is not None else torch.as_tensor(target).float()
+        y = torch.as_tensor(target).long() if classes is not None else torch.as_tensor(target - self.offset_).float()
         every = Samples(torch.as_tensor(x), y, torch.as_tensor(weight))
         labeled, unlabeled = (every.take(torch.as_tensor(np.flatnonzero(part))) for part in (~blank, blank))
         none = Samples(every.x[:0], every.y[:0])
@@ -118,6 +124,8 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             unlabeled=len(splits.unlabeled.x),
             gpu=pick_device(self.device).type == "cuda",
         )
+        if self.method != "auto":
+            load("method", METHODS, self.method)  # a wrong name is one even where no row is unlabelled
         asked = self.method if len(splits.unlabeled.x) else "supervised"
         run, _ = chosen(facts, method=asked, impute=self.impute)
         if isinstance(self.model, str) and self.model != "auto":
@@ -130,6 +138,15 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         if self.learning_rate is not None:
             run = replace(run, optim={"lr": self.learning_rate})
         return replace(run, **(self.settings or {}))
+
+    def _fall_back(self, splits: Splits) -> None:
+        """Train on the labels alone where the unlabelled rows of a table do harm, as far as its labels can tell."""
+        checked = self.method == "auto" and isinstance(self.model, str) and isinstance(self.inputs_, TableInputs)
+        if not checked or not len(splits.unlabeled.x) or len(splits.labeled.x) < FEWEST:
+            return
+        self.helped_, self.validation_ = helps(self.run_, splits)
+        if not self.helped_:
+            self.run_ = replace(self.run_, method="supervised", l2i={"outer_update": "off"})
 
     def _train(self, splits: Splits) -> None:
         """Take the steps; keep the averaged model and the costs on the way."""
@@ -145,7 +162,9 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
                     self._tell(self.history_[-1])
         finally:
             trainer.close()
-        self.task_ = trainer.task
+        if isinstance(trainer.task, Regression):
+            mean, std = (t.double().cpu().numpy() for t in (trainer.task.mean, trainer.task.std))
+            self.target_mean_, self.target_std_ = mean + self.offset_, std
         self.model_ = copy.deepcopy(trainer.teacher.model).cpu().float().eval().requires_grad_(False)
         if not all(bool(p.isfinite().all()) for p in self.model_.parameters()):
             raise NonFiniteCost("the network's weights are not finite; use a lower learning_rate")

@@ -19,7 +19,9 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    method : name of a semi-supervised method ('l2i list' shows them), or 'auto' for what suits the data
+    method : name of a semi-supervised method ('l2i list' shows them), or 'auto' for what suits the data; for a table
+        with 20 labelled rows or more, 'auto' then cross-validates over them, and trains on the labels alone where the
+        unlabelled rows do harm
     model : name of a network, 'auto', or a function (shape, outputs) -> nn.Module; the shape is that of a sample as the
         network sees it, [E] for a table after encoding and [C, H, W] for images
     impute : whether labels are learned by L2I's outer step, or the method is used as it is
@@ -39,6 +41,8 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
     transduction_ : the label of each training row, given or imputed
     label_distributions_ : the probability of each class for each training row; that of a given label is 1
     history_ : costs C^T, C^U, C^H and sizes of gradients on the way, a dict for each of some 20 stretches of steps
+    helped_ : what 'auto' found: whether unlabelled rows help; None where it was not looked at
+    validation_ : where it was, the mean errors of the labelled rows by cross-validation, either way
     model_ : the averaged network, an nn.Module
     run_ : the exact configuration
 

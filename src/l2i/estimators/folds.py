@@ -11,7 +11,7 @@ from sklearn.model_selection import BaseCrossValidator, KFold, StratifiedKFold
 from sklearn.utils.multiclass import type_of_target
 
 from l2i.errors import InputError
-from l2i.estimators.targets import is_blank
+from l2i.estimators.targets import as_array, is_blank
 
 
 class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
@@ -37,20 +37,22 @@ class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
         """Pairs of training and test rows."""
         if y is None:
             raise InputError("LabeledKFold needs y, to tell labelled rows from unlabelled ones; pass it to split")
-        target = np.asarray(y)
+        target = as_array(y)
         blank = is_blank(target)
         labeled, unlabeled = np.flatnonzero(~blank), np.flatnonzero(blank)
         if len(labeled) < self.n_splits:
             raise InputError(
                 f"{len(labeled)} labelled rows cannot make {self.n_splits} folds; use fewer, or label more"
             )
-        folds = self._folds(target[labeled])
+        seed = self.random_state if self.shuffle else None
+        folds = folds_of(target[labeled], self.n_splits, shuffle=self.shuffle, random_state=seed)
         for train, test in folds.split(np.zeros(len(labeled)), target[labeled]):
             yield np.sort(np.concatenate([labeled[train], unlabeled])), labeled[test]
 
-    def _folds(self, target: NDArray[Any]) -> BaseCrossValidator:
-        known = target.astype(str) if target.dtype == object and target.ndim == 1 else target
-        discrete = type_of_target(known) in ("binary", "multiclass")
-        classes = discrete and 2 * len(np.unique(known)) <= len(known)  # else whole numbers that are measurements
-        seed = self.random_state if self.shuffle else None
-        return (StratifiedKFold if classes else KFold)(self.n_splits, shuffle=self.shuffle, random_state=seed)
+
+def folds_of(target: NDArray[Any], count: int, *, shuffle: bool, random_state: Any) -> BaseCrossValidator:
+    """Folds of labelled rows, stratified where targets are classes."""
+    known = target.astype(str) if target.dtype == object and target.ndim == 1 else target
+    discrete = type_of_target(known) in ("binary", "multiclass")
+    classes = discrete and 2 * len(np.unique(known)) <= len(known)  # else whole numbers that are measurements
+    return (StratifiedKFold if classes else KFold)(count, shuffle=shuffle, random_state=random_state)

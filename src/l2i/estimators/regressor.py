@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_array, check_consistent_length
 from l2i.errors import InputError
 from l2i.estimators.base import L2IEstimator
 from l2i.estimators.inputs import checked
-from l2i.tasks import Regression
 
 
 class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
@@ -25,7 +24,7 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
     ----------
     n_features_in_, feature_names_in_ : as in scikit-learn
     transduction_ : the target of each training row, given or imputed
-    history_, model_, run_ : as in `L2IClassifier`
+    helped_, validation_, history_, model_, run_ : as in `L2IClassifier`
 
     """
 
@@ -61,5 +60,4 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
         return values[:, 0] if self._flat else values
 
     def _values(self, outputs: Any) -> NDArray[np.float64]:
-        assert isinstance(self.task_, Regression)
-        return np.asarray((outputs * self.task_.std.cpu().double() + self.task_.mean.cpu().double()).numpy())
+        return np.asarray(outputs.numpy() * self.target_std_ + self.target_mean_)

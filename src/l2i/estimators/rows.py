@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from l2i.errors import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -31,6 +33,11 @@ def _digests(values: pd.DataFrame | NDArray[Any]) -> list[bytes]:
     if not isinstance(values, np.ndarray):
         import pandas as pd
 
-        return [int(code).to_bytes(8, "big") for code in pd.util.hash_pandas_object(values, index=False)]
+        try:
+            return [int(code).to_bytes(8, "big") for code in pd.util.hash_pandas_object(values, index=False)]
+        except TypeError:
+            raise InputError(
+                "a column of X holds lists or other objects; give numbers, words or truth values"
+            ) from None
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat]

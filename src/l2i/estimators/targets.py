@@ -15,32 +15,38 @@ UNLABELED = -1
 
 
 def is_blank(target: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a target is missing: −1 among whole numbers, None or NaN among strings, NaN among floats.
+    """Where a target is missing: None or NaN anywhere, and −1 among whole numbers.
 
-    Floats that are all whole, and never NaN, are taken for class numbers. A row of several targets is blank where all
-    of them are NaN.
+    A row of several targets is blank where all of them are NaN.
     """
     if target.ndim == 2:
-        missing = np.isnan(target.astype(np.float64))
-        return np.asarray(missing.all(axis=1))
+        return np.asarray(np.isnan(target.astype(np.float64)).all(axis=1))
     if target.dtype.kind in "iu":
         return np.asarray(target == UNLABELED)
     if target.dtype.kind == "f":
-        whole = bool((target == np.rint(target)).all())  # never so with a NaN
-        return np.asarray(target == UNLABELED if whole else np.isnan(target))
+        missing = np.isnan(target)
+        whole = bool((target[~missing] == np.rint(target[~missing])).all())  # class numbers, as floats
+        return np.asarray(missing | (target == UNLABELED) if whole else missing)
     if target.dtype == object:
-        return np.array([v is None or v != v or (isinstance(v, int) and v == UNLABELED) for v in target], dtype=bool)
+        return np.array([_is_missing(value) for value in target], dtype=bool)
     return np.zeros(len(target), dtype=bool)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or (isinstance(value, int | float | np.number) and value == UNLABELED):
+        return True
+    try:
+        return bool(value != value)  # NaN
+    except TypeError:  # pandas' NA, of which nothing is true
+        return True
 
 
 def class_numbers(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Class numbers [N], −1 where blank, and the classes that they stand for."""
-    target = column_or_1d(_array(y), warn=True)
+    target = column_or_1d(as_array(y), warn=True)
     blank = is_blank(target)
     if target.dtype.kind == "f" and np.isinf(target).any():
         raise InputError("y contains infinity; mark an unlabelled row by -1 or NaN")
-    if target.dtype.kind == "f":
-        blank |= target == UNLABELED
     known = target[~blank]
     if not len(known):
         raise InputError("no row is labelled; give the label of at least one row of each of two classes")
@@ -54,7 +60,7 @@ def class_numbers(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
     return found, classes
 
 
-def _array(y: Any) -> NDArray[Any]:
+def as_array(y: Any) -> NDArray[Any]:
     """Strings of pandas, and lists that hold None among strings, as objects."""
     if hasattr(y, "to_numpy"):
         return np.asarray(y.to_numpy())

@@ -21,6 +21,24 @@ def tell(message: object, exit_code: int) -> int:
     return exit_code
 
 
+def print_exactly(text: str) -> None:
+    """A file's text on stdout, in UTF-8 whatever the locale, as the file would be."""
+    buffer = getattr(sys.stdout, "buffer", None)  # which a stream of a notebook does not have
+    if buffer is None:
+        sys.stdout.write(text)
+    else:
+        sys.stdout.flush()
+        buffer.write(text.encode())
+        buffer.flush()
+
+
+def never_fail() -> None:
+    """Have characters that the locale lacks written as escapes, where Python would stop."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def positional(arguments: list[str], command: str, word: str, what: str, known: list[str]) -> tuple[str, list[str]]:
     """The first argument, a name, and the rest."""
     if arguments and arguments[0] in ("-h", "--help"):

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from l2i.arguments import explained, parsed, positional, tell
+from l2i.arguments import explained, never_fail, parsed, positional, tell
 from l2i.errors import InputError, NonFiniteCost, Stopped
 from l2i.options import BenchOptions, CompareOptions, EvaluateOptions, PicturesOptions
 from l2i.own.commands import export, fit, impute, predict, report
@@ -39,6 +39,7 @@ Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped b
 
 def main() -> None:
     """Run a command and leave with its exit code."""
+    never_fail()
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

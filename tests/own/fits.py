@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from PIL import Image
 
 from l2i.cli import run
-from l2i.own.fitted import Candidate, Fitted
+from l2i.own.fitted import Candidate, Fitted, Rows
 
 QUICK = ("--device", "cpu", "--threads", "1", "--steps", "40", "--model.width", "16")
+READ = ("--target", "label", "--id", "name", "--ignore", "kind")
+FIT = ("fit", "flowers.csv", *READ, *QUICK, "--steps", "60", "--optim.lr", "0.005", "--seed", "1")
+SMALL = ("fit", "flowers.csv", *READ, *QUICK, "--steps", "10")
 MODES = ("L", "RGB", "RGBA", "P")
 
 
@@ -70,6 +74,23 @@ def flowers(rows: int = 600, labels: int = 30, *, seed: int = 0) -> pd.DataFrame
     frame["kind"] = kinds
     frame["label"] = np.where(np.isin(np.arange(rows), draw.choice(rows, labels, replace=False)), kinds, "")
     return frame
+
+
+def fitted_flowers(folder: Path) -> Path:
+    """A folder with flowers.csv, of which 5 % are labelled, fitted in runs/flowers, and what that printed."""
+    flowers().to_csv(folder / "flowers.csv", index=False)
+    said = works(*FIT, cwd=folder)
+    (folder / "said.txt").write_text(said.err)
+    (folder / "printed.txt").write_text(said.out)
+    return folder
+
+
+def small_fit(folder: Path, **renamed: str) -> Path:
+    """A folder with flowers.csv, some of its classes renamed, and a quick fit of it in `run`."""
+    frame = flowers(150, 40)
+    frame.assign(label=frame["label"].replace(renamed)).to_csv(folder / "flowers.csv", index=False)
+    works(*SMALL, "--no-baselines", "--out", "run", cwd=folder)
+    return folder
 
 
 def photos(root: Path, *, each: int = 10, unlabeled: int = 24) -> Path:
@@ -146,3 +167,35 @@ def fitted_like(**changes: Any) -> Fitted:
         "snapshots": 1,
     }
     return Fitted(**{**plain, **changes})
+
+
+def onnx_answers(path: Path, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def probabilities(frame: pd.DataFrame) -> NDArray[np.float64]:
+    return frame[[name for name in frame.columns if name.startswith("p(")]].to_numpy()
+
+
+def rows_of(
+    given: NDArray[np.int64] | NDArray[np.float64],
+    outputs: NDArray[np.float32],
+    spread: NDArray[np.float32] | None = None,
+    sizes: NDArray[np.int64] | None = None,
+) -> Rows:
+    """Rows of which those with a label are all trained on."""
+    count = len(given)
+    known = given >= 0 if given.ndim == 1 else ~np.isnan(given[:, 0])
+    return Rows(
+        ids=[str(i) for i in range(count)],
+        parts=np.where(known, "labeled", "unlabeled"),
+        given=given,
+        outputs={"l2i": outputs},
+        changes=np.arange(count) % 4,
+        spread=spread,
+        sizes=sizes,
+    )

@@ -1,8 +1,7 @@
-"""Wrong input to the commands for own data: one line that says what to do, and nothing left behind."""
+"""Wrong data and flags to `l2i fit`: one line that says what to do, and nothing left behind."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,26 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fits import QUICK, flowers, photos, refused, works
+from fits import QUICK, READ, SMALL, flowers, photos, refused, works
 from own_data import picture, written
-
-READ = ("--target", "label", "--id", "name", "--ignore", "kind")
-FIT = ("fit", "flowers.csv", *READ, *QUICK, "--steps", "10")
-
-
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with flowers.csv and a fit of it in `run`."""
-    folder = tmp_path_factory.mktemp("fitted")
-    flowers(150, 40).to_csv(folder / "flowers.csv", index=False)
-    works(*FIT, "--no-baselines", "--out", "run", cwd=folder)
-    return folder
 
 
 @pytest.fixture
-def place(fitted: Path, tmp_path: Path) -> Path:
+def place(tmp_path: Path) -> Path:
     """A folder with flowers.csv alone."""
-    shutil.copy(fitted / "flowers.csv", tmp_path)
+    flowers(150, 40).to_csv(tmp_path / "flowers.csv", index=False)
     return tmp_path
 
 
@@ -105,10 +92,10 @@ def test_duplicate_and_blank_ids_are_named(place: Path) -> None:
     frame = flowers(150, 40)
     frame.loc[7, "name"] = "plant 3"
     frame.to_csv(place / "flowers.csv", index=False)
-    assert "the id 'plant 3' in row 8 is another row's too; give each row its own" in refused(*FIT, cwd=place)
+    assert "the id 'plant 3' in row 8 is another row's too; give each row its own" in refused(*SMALL, cwd=place)
     frame.loc[7, "name"] = ""
     frame.to_csv(place / "flowers.csv", index=False)
-    assert "column 'name' of ids is blank in row 8; fill it in" in refused(*FIT, cwd=place)
+    assert "column 'name' of ids is blank in row 8; fill it in" in refused(*SMALL, cwd=place)
 
 
 def test_unreadable_images_are_named_and_counted_and_skipped_only_when_asked(tmp_path: Path) -> None:
@@ -150,7 +137,7 @@ def test_an_image_folder_without_classes_or_images_is_refused(tmp_path: Path) ->
         (("--name", "mine"), "--name is not for your own data; use --out"),
         (("--method", "fixmach"), "unknown method 'fixmach'"),
         (("--method", "supervised", "--method.weight", "x"), "--method.weight"),
-        (("--method.threshold", "0.5"), "--method.threshold"),
+        (("--method.epsilon", "0.5"), "--method.epsilon"),
         (("--model.name", "conv"), "model.name='conv' with depth 2 needs images"),
         (("--model.name", "nothing"), "unknown model 'nothing'"),
         (("--device", "tpu"), "device='tpu' is not"),
@@ -164,12 +151,12 @@ def test_an_image_folder_without_classes_or_images_is_refused(tmp_path: Path) ->
     ],
 )
 def test_flags_that_are_wrong_are_one_line(flags: tuple[str, ...], message: str, place: Path) -> None:
-    assert message in refused(*FIT, *flags, cwd=place)
+    assert message in refused(*SMALL, *flags, cwd=place)
 
 
 def test_a_network_that_does_not_fit_leaves_the_folder_free_for_one_that_does(place: Path) -> None:
-    refused(*FIT, "--model.name", "conv", cwd=place)
-    works(*FIT, "--model.name", "mlp", "--no-baselines", cwd=place)
+    refused(*SMALL, "--model.name", "conv", cwd=place)
+    works(*SMALL, "--model.name", "mlp", "--no-baselines", cwd=place)
 
 
 def test_paths_that_lead_nowhere_are_said(place: Path) -> None:
@@ -178,94 +165,6 @@ def test_paths_that_lead_nowhere_are_said(place: Path) -> None:
     assert "notes.docx is of no known kind; give a folder of images" in refused("fit", "notes.docx", cwd=place)
     assert "'l2i fit' needs a file or folder: l2i fit PATH" in refused("fit", cwd=place)
     assert "say with --target which column of flowers.csv holds the labels" in refused("fit", "flowers.csv", cwd=place)
-
-
-COMMANDS = {
-    "impute": ("--out", "labels.csv"),
-    "report": (),
-    "predict": ("flowers.csv",),
-    "export": ("model.onnx",),
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_that_is_no_fit_is_refused_by_every_command(command: str, place: Path) -> None:
-    (place / "photos").mkdir()
-    for folder in ("photos", "nowhere", "flowers.csv"):
-        line = refused(command, folder, *COMMANDS[command], cwd=place)
-        assert f"{folder} is not the folder of a fit (it has no fit.json)" in line
-    assert f"'l2i {command}' needs the folder of a fit" in refused(command, cwd=place)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    "name",
-    ["outputs.safetensors", "rows.parquet", "fit.json"],
-)
-def test_a_damaged_fit_is_refused_by_every_command(command: str, name: str, fitted: Path, tmp_path: Path) -> None:
-    shutil.copytree(fitted, tmp_path / "all")
-    path = tmp_path / "all" / "run" / name
-    whole = path.read_bytes()
-    for content in (whole[: len(whole) // 2], b"", b"\x00\xff" * 50):
-        path.write_bytes(content)
-        line = refused(command, "run", *COMMANDS[command], cwd=tmp_path / "all")
-        assert "run is damaged; restore it, or fit again in another --out" in line
-
-
-@pytest.mark.parametrize("command", ["predict", "export"])
-def test_a_fit_without_its_network_is_refused(command: str, fitted: Path, tmp_path: Path) -> None:
-    shutil.copytree(fitted, tmp_path / "all")
-    for checkpoint in (tmp_path / "all/run/l2i/checkpoints").iterdir():
-        checkpoint.write_bytes(b"nothing")
-    line = refused(command, "run", *COMMANDS[command], cwd=tmp_path / "all")
-    assert "no whole checkpoint is left in run/l2i/checkpoints" in line
-
-
-@pytest.mark.parametrize("command", ["impute", "predict"])
-@pytest.mark.parametrize(
-    ("out", "message"),
-    [
-        ("labels.xlsx", "cannot write 'labels.xlsx': it must end in .csv or .parquet"),
-        ("labels", "cannot write 'labels': it must end in .csv or .parquet"),
-        ("nowhere/labels.csv", "cannot write 'nowhere/labels.csv': its folder is not there"),
-        ("folder.csv", "cannot write 'folder.csv': it is a folder"),
-    ],
-)
-def test_a_place_that_labels_cannot_have_is_refused(command: str, out: str, message: str, fitted: Path) -> None:
-    (fitted / "folder.csv").mkdir(exist_ok=True)
-    new = ("flowers.csv",) if command == "predict" else ()
-    assert message in refused(command, "run", *new, "--out", out, cwd=fitted)
-
-
-@pytest.mark.parametrize("out", ["model.bin", "nowhere/model.onnx"])
-def test_a_place_that_a_model_cannot_have_is_refused(out: str, fitted: Path) -> None:
-    assert out.split("/")[-1] in refused("export", "run", out, cwd=fitted)
-
-
-def test_a_report_cannot_be_a_folder(fitted: Path) -> None:
-    (fitted / "folder.html").mkdir(exist_ok=True)
-    assert "folder.html is a folder" in refused("report", "run", "--out", "folder.html", cwd=fitted)
-
-
-@pytest.mark.parametrize("threshold", ["-0.1", "1.5", "nan", "sure"])
-def test_a_threshold_that_is_no_probability_is_refused(threshold: str, fitted: Path) -> None:
-    assert "threshold" in refused("impute", "run", f"--threshold={threshold}", cwd=fitted)
-
-
-def test_new_rows_that_do_not_fit_are_refused(fitted: Path, tmp_path: Path) -> None:
-    frame = flowers(10, 0)
-    for name, change, message in (
-        ("short", frame.drop(columns="size2"), "has no column 'size2', with which the model was trained"),
-        ("words", frame.assign(size0="big"), "column 'size0' is a number but holds 'big' in row 1"),
-        ("infinite", frame.assign(size0=np.inf), "column 'size0' holds an infinity"),
-        ("double", frame.assign(name="same"), "the id 'same' in row 2 is another row's too"),
-    ):
-        change.to_csv(tmp_path / f"{name}.csv", index=False)
-        line = refused("predict", str(fitted / "run"), f"{name}.csv", "--out", "labels.csv", cwd=tmp_path)
-        assert message in line
-    (tmp_path / "empty.csv").touch()
-    assert "is empty" in refused("predict", str(fitted / "run"), "empty.csv", cwd=tmp_path)
-    assert "needs a file or folder" in refused("predict", str(fitted / "run"), cwd=tmp_path)
 
 
 def test_a_real_process_has_no_traceback_either(place: Path) -> None:

@@ -1,61 +1,33 @@
-"""Own data from a file to labels, predictions, a report and a model file, as a person types it."""
+"""Tables of one's own from a file to labels, predictions, a report and a model file, as a person types it."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from fits import QUICK, flowers, houses, l2i, photos, refused, reviews, squares, works
-from numpy.typing import NDArray
-from scipy.special import log_softmax
-from sklearn.datasets import load_digits
+from fits import (
+    FIT,
+    QUICK,
+    fitted_flowers,
+    flowers,
+    houses,
+    onnx_answers,
+    probabilities,
+    refused,
+    reviews,
+    works,
+)
 
-from l2i.config import Run
-from l2i.config import replace as changed
-from l2i.options import FitOptions
-from l2i.own.finish import finished
-from l2i.own.fit import candidates, made_ready, planned, ready, trained_on
 from l2i.own.fitted import read_fit
-from l2i.own.imputed import impute
-from l2i.own.pictures import Frame, read_pictures
-from l2i.own.read_folder import new_files
-from l2i.own.source import read_source
-
-READ = ("--target", "label", "--id", "name", "--ignore", "kind")
-FIT = ("fit", "flowers.csv", *READ, *QUICK, "--steps", "60", "--optim.lr", "0.005", "--seed", "1")
+from l2i.own.select import selected
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with flowers.csv, of which 5 % are labelled, fitted in runs/flowers."""
-    folder = tmp_path_factory.mktemp("table")
-    flowers().to_csv(folder / "flowers.csv", index=False)
-    said = works(*FIT, cwd=folder)
-    (folder / "said.txt").write_text(said.err)
-    (folder / "printed.txt").write_text(said.out)
-    return folder
-
-
-def onnx_answers(path: Path, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, feeds), strict=True))
-
-
-def probabilities(frame: pd.DataFrame) -> NDArray[np.float64]:
-    return frame[[name for name in frame.columns if name.startswith("p(")]].to_numpy()
+    return fitted_flowers(tmp_path_factory.mktemp("table"))
 
 
 def test_a_fit_says_what_it_reads_and_chooses_and_what_came_of_it(table: Path) -> None:
@@ -85,7 +57,7 @@ def test_what_is_asked_for_arrives_in_every_candidate(table: Path) -> None:
         assert snapshots[-1].name == "000000060.npy" and len(snapshots) == 10
 
 
-def test_the_choice_is_the_best_on_the_validation_rows(table: Path) -> None:
+def test_the_choice_is_by_the_rule_on_the_validation_rows(table: Path) -> None:
     fitted, rows = read_fit(table / "runs/flowers")
     assert {part: int((rows.parts == part).sum()) for part in ("labeled", "validation", "test", "unlabeled")} == {
         "labeled": 18,
@@ -93,17 +65,12 @@ def test_the_choice_is_the_best_on_the_validation_rows(table: Path) -> None:
         "test": 6,
         "unlabeled": 570,
     }
-    found, order = {}, ["l2i", "baseline", "supervised"]
+    wrong = {name: (outputs.argmax(axis=1) != rows.given).astype(float) for name, outputs in rows.outputs.items()}
     for part in ("validation", "test"):
-        held = rows.parts == part
         for c in fitted.candidates:
-            logs = log_softmax(rows.outputs[c.name][held].astype(np.float64), axis=1)
-            error = 100 * float((logs.argmax(axis=1) != rows.given[held]).mean())
-            assert getattr(c, part) == pytest.approx(error)
-            if part == "validation":
-                found[c.name] = (round(error, 6), order.index(c.name))
-    assert fitted.chosen == min(found, key=lambda name: found[name])
-    assert set(found) == {"supervised", "baseline", "l2i"}
+            assert getattr(c, part) == pytest.approx(100 * wrong[c.name][rows.parts == part].mean())
+    assert set(wrong) == {"supervised", "baseline", "l2i"}
+    assert fitted.chosen == selected({name: values[rows.parts == "validation"] for name, values in wrong.items()})
 
 
 def test_imputed_labels_are_a_row_for_each_row_in_order(table: Path) -> None:
@@ -177,128 +144,6 @@ def test_a_report_is_one_file_with_the_verdict(table: Path) -> None:
     assert (table / "page.html").read_text() == page
 
 
-def test_a_fit_that_is_done_is_not_done_again(table: Path) -> None:
-    before = (table / "runs/flowers/fit.json").stat().st_mtime_ns
-    begun = time.monotonic()
-    said = works(*FIT, cwd=table)
-    assert time.monotonic() - begun < 2
-    assert "runs/flowers: done before; give another --out to fit again" in said.err
-    assert said.out == (table / "printed.txt").read_text()
-    assert (table / "runs/flowers/fit.json").stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize("other", [("--seed", "2"), ("--steps", "50"), ("--validation", "0.3"), ("--method", "vat")])
-def test_other_options_in_the_same_folder_are_refused(table: Path, other: tuple[str, str]) -> None:
-    assert "runs/flowers holds a fit of other data or options; give another --out" in refused(*FIT, *other, cwd=table)
-
-
-def test_other_data_in_the_same_folder_are_refused(table: Path, tmp_path: Path) -> None:
-    shutil.copytree(table / "runs", tmp_path / "runs")
-    flowers(seed=1).to_csv(tmp_path / "flowers.csv", index=False)
-    assert "holds a fit of other data or options" in refused(*FIT, cwd=tmp_path)
-
-
-def test_a_folder_of_something_else_is_left_alone(table: Path) -> None:
-    (table / "mine").mkdir(exist_ok=True)
-    (table / "mine" / "thesis.txt").write_text("years of work")
-    said = l2i(*FIT, "--out", "mine", cwd=table)
-    assert said.code == 2
-    assert said.err == "l2i: mine holds something else already; give another --out\n"
-    assert (table / "mine" / "thesis.txt").read_text() == "years of work"
-
-
-def test_a_fit_that_was_cut_goes_on_to_the_same_end(table: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "again"
-    shutil.copytree(table / "runs/flowers", folder)
-    (folder / "fit.json").unlink()
-    (folder / "l2i" / "result.json").unlink()
-    sorted((folder / "l2i" / "checkpoints").iterdir())[-1].unlink()  # as it was at step 45
-    assert "is an unfinished fit; the command that began it goes on" in refused("impute", str(folder), cwd=table)
-    said = works(*FIT, "--out", str(folder), cwd=table)
-    assert "resuming from step 45" in said.err
-    (before, first), (after, second) = read_fit(table / "runs/flowers"), read_fit(folder)
-    assert (after.chosen, after.temperature, after.samples) == (before.chosen, before.temperature, before.samples)
-    assert all((first.outputs[name] == second.outputs[name]).all() for name in first.outputs)
-    assert (first.changes == second.changes).all()
-
-
-def test_a_real_process_stopped_by_a_signal_says_so_and_goes_on(table: Path, tmp_path: Path) -> None:
-    command = [*FIT, "--out", str(tmp_path / "run"), "--steps", "300"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "l2i", *command], cwd=table, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    saved = tmp_path / "run" / "supervised" / "checkpoints" / "0000000075.safetensors"
-    while not saved.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate()
-    assert process.returncode == 143, err
-    assert "the same command goes on from there" in err.splitlines()[-1]
-    assert "Traceback" not in err
-    assert not (tmp_path / "run" / "fit.json").exists()
-    for command_on_it in (("impute",), ("report",), ("predict", "flowers.csv"), ("export", "m.onnx")):
-        name, *rest = command_on_it
-        assert "is an unfinished fit" in refused(name, str(tmp_path / "run"), *rest, cwd=table)
-    said = works(*command, cwd=table)
-    assert "resuming from step" in said.err
-    assert (tmp_path / "run" / "fit.json").exists()
-
-
-def small(run: Run) -> Run:
-    return changed(run, device="cpu", threads=1, steps=20, model={"width": 8}, seed=2)
-
-
-def test_labels_of_test_rows_play_no_part_in_choice_or_imputation(table: Path, tmp_path: Path) -> None:
-    options = FitOptions(target=("label",), id="name", ignore=("kind",), test=0.4)
-    source = read_source(str(table / "flowers.csv"), options)
-    data = made_ready(source, options, small(Run()))
-    measured = data.parts == "test"
-    given = source.given.copy()
-    given[measured] = (given[measured] + 1) % 3
-    lying = ready(replace(source, given=given), data.inputs, data.parts, data.x, small(Run()))
-    found = []
-    for name, each in (("true", data), ("lying", lying)):
-        run, choices = planned(each, options, small, small(Run()))
-        runs = candidates(run, options, tmp_path / name, unlabeled=True)
-        found.append(finished(each, [trained_on(each, *item) for item in runs.items()], choices, {}))
-    (fitted, rows), (other, others) = found
-    assert [c.test for c in fitted.candidates] != [c.test for c in other.candidates]
-    assert (other.chosen, other.temperature, other.unlike) == (fitted.chosen, fitted.temperature, fitted.unlike)
-    assert [c.validation_cost for c in other.candidates] == [c.validation_cost for c in fitted.candidates]
-    blank = source.given < 0
-    mine, theirs = impute(fitted, rows), impute(other, others)
-    assert (mine.labels[blank] == theirs.labels[blank]).all()
-    assert (mine.confidence[blank] == theirs.confidence[blank]).all()
-
-
-def test_without_baselines_one_network_is_trained(table: Path) -> None:
-    out = ("--out", "runs/alone")
-    said = works(*FIT, *out, "--no-baselines", "--method", "vat", "--method.epsilon", "2", cwd=table)
-    assert "l2i: method: vat, weight 1 (as asked)" in said.err
-    assert "vat + L2I was the only one trained" in said.out
-    assert "was not compared: no network was trained on the labelled rows alone" in said.out
-    assert [path.name for path in (table / "runs/alone").iterdir() if path.is_dir()] == ["l2i"]
-    config = json.loads((table / "runs/alone/l2i/config.json").read_text())
-    assert (config["method"]["name"], config["method"]["epsilon"]) == ("vat", 2.0)
-    works("impute", "runs/alone", "--out", "alone.csv", cwd=table)
-    works("report", "runs/alone", cwd=table)
-
-
-def test_imputation_can_be_turned_off(table: Path) -> None:
-    said = works(*FIT, "--out", "runs/off", "--l2i.outer-update", "off", cwd=table)
-    assert "l2i: L2I: off (as asked)" in said.err
-    assert sorted(path.name for path in (table / "runs/off").iterdir() if path.is_dir()) == ["baseline", "supervised"]
-    works("report", "runs/off", cwd=table)
-
-
-def test_without_test_rows_there_is_a_fit_and_no_test_figure(table: Path) -> None:
-    works(*FIT, "--out", "runs/untested", "--test", "0", cwd=table)
-    fitted, rows = read_fit(table / "runs/untested")
-    assert not (rows.parts == "test").any() and all(c.test is None for c in fitted.candidates)
-    works("report", "runs/untested", cwd=table)
-
-
 def test_all_rows_labelled_is_supervised_and_said(tmp_path: Path) -> None:
     flowers(120, 120).to_csv(tmp_path / "flowers.csv", index=False)
     said = works(*FIT, "--method", "vat", cwd=tmp_path)
@@ -321,102 +166,6 @@ def test_a_class_with_one_label_works_and_is_said(tmp_path: Path) -> None:
     assert fitted.classes == ("aster", "lily", "orchid", "rose")
     assert rows.parts[rows.given == 2].tolist() == ["labeled"]
     works("report", "runs/flowers", cwd=tmp_path)
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    photos(folder / "photos")
-    said = works("fit", "photos", *QUICK, "--steps", "30", "--model.width", "8", cwd=folder)
-    assert "l2i: 20 rows labelled, 24 not" in said.err
-    assert "their centre square, of three colours; --size chooses another" in said.err
-    assert "l2i: method: fixmatch" in said.err
-    return folder
-
-
-def test_a_folder_of_mixed_images_has_its_unlabelled_ones_labelled(images: Path) -> None:
-    works("impute", "runs/photos", "--out", "labels.csv", cwd=images)
-    frame = pd.read_csv(images / "labels.csv")
-    names = sorted(str(p.relative_to(images / "photos")) for p in (images / "photos").rglob("*.*"))
-    assert sorted(frame["id"]) == names
-    given = frame["source"] == "given"
-    assert (frame["id"].str.split("/").str[0] == frame["class"])[given].all()
-    truth = frame["id"][~given].str.extract(r"(\d+)\.")[0].astype(int) % 2
-    assert (frame["class"][~given] == np.where(truth, "bright", "dark")).mean() > 0.7
-
-
-def test_new_images_are_predicted_from_a_folder_or_a_file(images: Path) -> None:
-    works("predict", "runs/photos", "photos/unlabeled", "--out", "new.csv", cwd=images)
-    frame = pd.read_csv(images / "new.csv")
-    assert len(frame) == 24
-    alone = works("predict", "runs/photos", "photos/unlabeled/5.png", cwd=images).out.splitlines()
-    assert alone[0] == "id,class,confidence,p(bright),p(dark)"
-    same = frame[frame["id"] == "5.png"].iloc[0]
-    assert alone[1].split(",")[:2] == ["5.png", same["class"]]
-    assert float(alone[1].split(",")[2]) == pytest.approx(same["confidence"], abs=1e-5)
-
-
-def test_an_exported_image_model_answers_as_predict_does(images: Path) -> None:
-    works("export", "runs/photos", "model.onnx", cwd=images)
-    works("predict", "runs/photos", "photos/unlabeled", "--out", "exported.csv", cwd=images)
-    options, listed = read_fit(images / "runs/photos")[0].source, new_files(images / "photos/unlabeled")
-    frame = Frame(options["side"], options["channels"], options["whole"])
-    raw = read_pictures(listed.paths, listed.names, lambda *_: frame, skip=False).pixels
-    found = onnx_answers(images / "model.onnx", {"images": raw})
-    wanted = pd.read_csv(images / "exported.csv")
-    assert wanted["id"].tolist() == listed.names
-    np.testing.assert_allclose(found["probabilities"], probabilities(wanted), atol=1e-4)
-
-
-def test_a_report_on_images_shows_pictures(images: Path) -> None:
-    works("report", "runs/photos", "--out", "page.html", cwd=images)
-    assert (images / "page.html").read_text().count("data:image/png;base64,") >= 16
-
-
-def test_landmarks_come_back_in_pixels_of_the_images_as_they_were(tmp_path: Path) -> None:
-    truth, names = squares(tmp_path), ["left", "top", "right", "bottom"]
-    options = ("--image", "path", "--target", *names, "--size", "20", "--no-baselines")
-    said = works("fit", "squares.csv", *options, *QUICK, "--model.width", "64", "--steps", "80", cwd=tmp_path)
-    assert "l2i: the targets are 2 points x, y in pixels" in said.err
-    works("impute", "runs/squares", "--out", "labels.csv", cwd=tmp_path)
-    frame = pd.read_csv(tmp_path / "labels.csv")
-    assert list(frame.columns) == [
-        "id", *names, *(f"{n}_spread" for n in names), "source", "abstain", "changes"
-    ]  # fmt: skip
-    given = frame["source"] == "given"
-    assert given.tolist() == [i < 60 for i in range(150)]
-    assert (frame.loc[given, names].to_numpy() == truth.loc[given, names].to_numpy()).all()
-    spreads = frame[[f"{name}_spread" for name in names]].to_numpy()
-    assert (spreads[given] == 0).all() and (spreads[~given] > 0).all()
-    for name in names:
-        found, right = frame.loc[~given, name], truth.loc[~given, name]
-        assert np.corrcoef(found, right)[0, 1] > 0.8
-        assert np.sqrt(((found - right) ** 2).mean()) < 0.6 * right.std()
-    truth[["path"]].to_csv(tmp_path / "new.csv", index=False)
-    works("predict", "runs/squares", "new.csv", "--out", "new_labels.csv", cwd=tmp_path)
-    new = pd.read_csv(tmp_path / "new_labels.csv")
-    assert list(new.columns) == ["id", *names]
-    np.testing.assert_allclose(new.loc[~given, names], frame.loc[~given, names], atol=1e-3)
-    works("report", "runs/squares", cwd=tmp_path)
-    assert "data:image/png;base64," in (tmp_path / "runs/squares/report.html").read_text()
-    works("export", "runs/squares", "model.onnx", cwd=tmp_path)
-
-
-def test_arrays_of_images_and_classes(tmp_path: Path) -> None:
-    digits = load_digits()
-    x, y = digits.images[:300].astype(np.uint8) * 15, digits.target[:300].copy()
-    y[100:] = -1
-    np.savez(tmp_path / "digits.npz", x=x, y=y)
-    works("fit", "digits.npz", *QUICK, "--model.width", "8", "--no-baselines", cwd=tmp_path)
-    works("impute", "runs/digits", "--out", "labels.parquet", cwd=tmp_path)
-    frame = pd.read_parquet(tmp_path / "labels.parquet")
-    assert frame["id"].tolist() == [str(i) for i in range(1, 301)]
-    assert pd.api.types.is_integer_dtype(frame["y"])
-    assert (frame["y"][:100] == y[:100]).all()
-    assert (frame["y"][100:] == digits.target[100:300]).mean() > 0.3
-    np.savez(tmp_path / "new.npz", x=x[:7])
-    assert len(works("predict", "runs/digits", "new.npz", cwd=tmp_path).out.splitlines()) == 8
-    works("report", "runs/digits", cwd=tmp_path)
 
 
 def test_arrays_of_numbers_to_be_told(tmp_path: Path) -> None:

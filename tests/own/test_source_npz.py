@@ -67,6 +67,11 @@ def test_images_have_their_channels_first_and_are_left_as_they_are_where_they_fi
     assert ("x is taken as [N, H, W, C]" in source.notes) == (shape[3:] == (3,))
 
 
+def test_images_of_4_pixels_width_are_taken_as_such_where_their_channels_come_first(tmp_path: Path) -> None:
+    x = np.zeros((5, 3, 6, 4), dtype=np.uint8)
+    assert arrays(tmp_path, x, np.arange(5) % 2, size=8).inputs.shape == (5, 3, 8, 8)
+
+
 def test_floats_stay_floats_and_whole_numbers_to_255_become_bytes(tmp_path: Path) -> None:
     x = DRAWN.normal(size=(4, 8, 8))
     np.testing.assert_array_equal(arrays(tmp_path, x, np.arange(4) % 2).inputs[:, 0], x.astype(np.float32))
@@ -118,6 +123,8 @@ X, Y = np.arange(6.0).reshape(3, 2), np.array([0, 1, -1])
         ({"x": X, "y": np.array([{}, {}, {}])}, {}, "is damaged, or no .npz of plain arrays"),
         ({"x": np.array([[1, np.inf], [2, 3], [3, 4]]), "y": Y}, {}, "column 'x1' holds an infinity in row 1"),
         ({"x": np.full((3, 8, 8), np.nan), "y": Y}, {}, "the image in row 1 of x holds NaN or infinity"),
+        ({"x": np.zeros((3, 8, 8, 4)), "y": Y}, {}, "leave that out, and write x as [N, H, W, 3] or [N, C, H, W]"),
+        ({"x": np.zeros((3, 4, 8, 2)), "y": Y}, {}, "x is [3, 4, 8, 2], images with transparency as it seems"),
         ({"x": X, "y": Y}, {"target": ("y",)}, "--target is for tables"),
         ({"x": X, "y": Y}, {"ignore": ("x7",)}, "--ignore 'x7'"),
     ],

@@ -12,7 +12,11 @@ from l2i.report.confusion import WHOLE
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with")
-MEASURE = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script></body>"
+MEASURE = """<script>
+const box = document.querySelector("#figures .box"); box.scrollLeft = 10000;
+const last = box.querySelector("th:last-child").getBoundingClientRect().right;
+parent.postMessage([document.documentElement.scrollWidth, Math.ceil(last)], "*")
+</script></body>"""
 PHONE = """<body><iframe src="page.html" width="375" height="800"></iframe>
 <script>onmessage = event => document.body.dataset.width = event.data</script></body>"""
 
@@ -84,6 +88,7 @@ def test_a_phone_needs_no_sideways_scrolling(folder: Path, tmp_path: Path) -> No
     page.write_text(text.replace("<details>", "<details open>"))
     (tmp_path / "phone.html").write_text(PHONE)
     document, _ = dumped(tmp_path / "phone.html", tmp_path / "profile")
-    found = re.search('data-width="([0-9]+)"', document)
+    found = re.search('data-width="([0-9]+),([0-9]+)"', document)
     assert found is not None
     assert int(found[1]) <= 375
+    assert int(found[2]) <= 375  # the last column, once its box is scrolled

@@ -36,8 +36,8 @@ def test_nothing_is_said_where_nothing_is_wrong() -> None:
     ],
 )
 def test_a_field_out_of_bounds_is_a_caution(changes: dict[str, Any], words: str) -> None:
-    (only,) = found(calm(), **changes)
-    assert words in only
+    texts = [text for text in found(calm(), **changes) if "less often right" not in text]
+    assert len(texts) == 1 and words in texts[0]
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,31 @@ def test_candidates_that_validation_cannot_tell_apart_are_told() -> None:
     close = {"supervised": 0.3, "baseline": 0.101, "l2i": 0.1}
     assert any("cannot tell the best" in text for text in found(class_rows(counts=CALM, wrong=close)))
     assert not any("cannot tell the best" in text for text in found(calm()))
+
+
+def held_out(right: int, wrong: int, confidence: float) -> Rows:
+    """Test rows of two classes that are all as sure."""
+    rows = class_rows(classes=3, counts={"labeled": 9, "unlabeled": 30, "validation": 0, "test": right + wrong})
+    outputs = {name: values.copy() for name, values in rows.outputs.items()}
+    held = rows.parts == "test"
+    said = (rows.given[held] + (np.arange(right + wrong) < wrong)) % 3
+    for values in outputs.values():
+        values[held] = np.log(np.where(said[:, None] == np.arange(3), confidence, (1 - confidence) / 2))
+    return dataclasses.replace(rows, outputs=outputs)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "confidence", "bold"),
+    [
+        (80, 20, 0.95, True),
+        (80, 20, 0.87, False),  # 7 points, and under two standard errors
+        (955, 45, 0.999, False),  # many standard errors, and under 5 points
+        (10, 9, 0.99, False),  # too few rows
+        (10, 10, 0.99, True),
+        (100, 0, 0.7, False),  # right more often than said
+    ],
+)
+def test_labels_right_less_often_than_they_say_are_told(right: int, wrong: int, confidence: float, bold: bool) -> None:
+    texts = [text for text in found(held_out(right, wrong, confidence), temperature=1.0) if "less often right" in text]
+    assert len(texts) == bold
+    assert not bold or f"on {right + wrong} validation and test rows" in texts[0]

@@ -2,6 +2,7 @@ import base64
 import dataclasses
 import itertools
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from l2i.errors import InputError
 from l2i.own.fitted import Choice, Sample
 from l2i.report import write_report
 from l2i.report.charts import thinned
+from l2i.report.curves import changes_of
 from l2i.report.sureness import data_uri
-from l2i.report.svg import tag
+from l2i.report.svg import breakable, tag, tick
 
 SECTIONS = [
     "verdict",
@@ -28,7 +30,7 @@ SECTIONS = [
     "configuration",
 ]
 NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=1>', "</svg></style><b onclick='x'>&amp;", "{{ 7 * 7 }}")
-VOID = {"meta", "img", "br"}
+VOID = {"meta", "img", "br", "wbr"}
 
 
 class Page(HTMLParser):
@@ -69,7 +71,9 @@ def test_a_table_has_every_section_in_order(tmp_path: Path) -> None:
     assert "None: nothing that was checked" in page.text
     for words in (
         "The unlabelled rows help",
-        "Cᴴ around an outer update",
+        "Cᴴ: change by an outer update, below 0 is better",
+        "Cᵁ that on the unlabelled rows",
+        "40 labelled rows trained on",
         "3 rows repeat another",
         "torch 2.11.0",
         '"steps": 2000',
@@ -83,7 +87,7 @@ def test_pictures_are_shown(tmp_path: Path) -> None:
     rows = class_rows()
     page = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, samples=picture_samples(rows)))))
     sources = [str(image["src"]) for image in page.all("img")]
-    assert len(sources) == 12
+    assert 6 < len(sources) <= 12
     assert all(base64.b64decode(s.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG") for s in sources)
 
 
@@ -167,8 +171,8 @@ def test_charts_and_tables_can_be_read_aloud(tmp_path: Path) -> None:
 
 def test_the_report_goes_where_it_is_asked_to(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a fit", class_rows())
-    out = write_report(str(folder), str(tmp_path / "sub" / "page.html"))
-    assert out == tmp_path / "sub" / "page.html"
+    out = write_report(str(folder), str(tmp_path / "page.htm"))
+    assert out == tmp_path / "page.htm"
     assert f"l2i impute '{folder}' --out" in Page(out).text
 
 
@@ -178,8 +182,10 @@ def test_wrong_places_are_input_errors(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "fit", class_rows())
     with pytest.raises(InputError, match="is a folder"):
         write_report(folder, tmp_path)
-    with pytest.raises(InputError, match="cannot be written"):
-        write_report(folder, folder / "fit.json" / "page.html")
+    for out in (folder / "fit.json" / "page.html", tmp_path / "nowhere" / "page.html"):
+        with pytest.raises(InputError, match=f"cannot write '{out}': its folder is not there"):
+            write_report(folder, out)
+    assert not (tmp_path / "nowhere").exists()
     (folder / "l2i" / "config.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
         write_report(folder)
@@ -198,6 +204,72 @@ def test_only_pngs_become_pictures() -> None:
     assert data_uri(png(0)) is not None
     for wrong in (None, "", "no base64!", base64.b64encode(b"<svg onload=x>").decode(), 'iVBORw0KGgo"><script>', "é"):
         assert data_uri(wrong) is None
+
+
+def test_names_break_where_words_join_and_stay_escaped(tmp_path: Path) -> None:
+    assert breakable("support_calls") == "support_<wbr>calls"
+    assert breakable("a/b.c-d__e_") == "a/<wbr>b.<wbr>c-<wbr>d__<wbr>e_"
+    assert breakable("<i>_&") == "&lt;i&gt;_<wbr>&amp;"
+    rows = class_rows()
+    sample = Sample(row=int((rows.parts == "unlabeled").argmax()), fields={"support_calls": "x_y"})
+    raw = write_report(write_folder(tmp_path, rows, fitted_for(rows, samples=(sample,)))).read_text()
+    assert '<ul class="cards rows">' in raw
+    assert "support_<wbr>calls</th><td>x_y</td>" in raw
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-2.5e-5, "−2.5e−5"), (1e-4, "1e−4"), (-3e-12, "−3e−12"), (0.0, "0"), (-0.5, "−0.5")]
+)
+def test_ticks_keep_the_digits_that_tell_them_apart(value: float, text: str) -> None:
+    assert tick(value) == text
+
+
+def test_a_figure_without_errors_is_told_by_its_count(tmp_path: Path) -> None:
+    wrong = {"supervised": 1.0, "baseline": 0.3, "l2i": 0.0}
+    rows = class_rows(counts={"labeled": 9, "unlabeled": 20, "validation": 70, "test": 7}, wrong=wrong)
+    text = Page(write_report(write_folder(tmp_path, rows))).text
+    assert "0.0 (0 of 7 wrong)" in text and "0.0 (0 of 70 wrong)" in text
+    assert "100.0 (7 of 7 wrong)" in text
+    figures = text[text.index("Candidate") : text.index("Curves over steps")]
+    assert "0.0 ± 0.0" not in figures and " ± " in figures
+
+
+def test_figures_in_other_units_than_the_rows_have_no_standard_error(tmp_path: Path) -> None:
+    rows = class_rows()
+    other = tuple(dataclasses.replace(c, validation=7e4, test=7e4) for c in fitted_for(rows).candidates)
+    text = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, candidates=other)))).text
+    assert "one standard error of each figure" not in text
+
+
+def test_the_source_says_only_what_was_asked_for(tmp_path: Path) -> None:
+    rows = class_rows()
+    source = {"path": "x.csv", "none": None, "off": False, "blank": "", "empty": [], "zero": 0, "on": True}
+    raw = write_report(write_folder(tmp_path, rows, fitted_for(rows, source=source))).read_text()
+    listed = raw[raw.index("<h3>Source</h3>") : raw.index('id="configuration"')]
+    assert re.findall('<th scope="row">(.*?)</th>', listed) == ["path", "zero", "on"]
+
+
+def test_what_was_done_with_the_data_is_a_choice_and_no_warning(tmp_path: Path) -> None:
+    text = Page(write_report(write_folder(tmp_path, class_rows()))).text
+    assert (
+        text.index("What was chosen, and why") < text.index("What was done with the data") < text.index("3 rows repeat")
+    )
+
+
+def test_an_outer_update_is_drawn_by_what_it_changes(tmp_path: Path) -> None:
+    rows = [
+        {"step": 1.0, "validation": 1.0, "test": 1.0, "c_h_before": 0.5, "c_h_after": 0.25},
+        {"step": 2.0, "validation": 1.0, "test": 1.0, "c_h_before": 0.5, "c_h_after": None},
+        {"step": 3.0, "validation": 1.0, "test": 1.0, "c_h_before": 0.5, "c_h_after": 0.75},
+    ]
+    assert changes_of(rows, "c_h") == [(1.0, -0.25), (3.0, 0.25)]
+    assert changes_of(rows, "test_cost") == []
+    folder = write_folder(tmp_path, class_rows())
+    (folder / "l2i" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = Page(write_report(folder))
+    assert "1 of 2 are below 0" in page.text
+    assert len([line for line in page.all("line") if line["class"] == "zero"]) == 1
+    assert "Test cost" not in page.text
 
 
 def test_markup_escapes_text_and_attributes() -> None:

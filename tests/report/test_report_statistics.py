@@ -118,7 +118,9 @@ def test_a_regression_compares_roots_of_mean_squares() -> None:
     rows = target_rows(2)
     fitted = fitted_for(rows)
     mask = known(fitted, rows, "test")
-    roots = [np.sqrt(np.square(rows.outputs[n][mask] - rows.given[mask]).mean()) for n in ("supervised", "l2i")]
+    unit = np.asarray(fitted.target_std)  # several targets need not have one unit
+    gaps = [(rows.outputs[n][mask] - rows.given[mask]) / unit for n in ("supervised", "l2i")]
+    roots = [np.sqrt(np.square(gap).mean()) for gap in gaps]
     found = [figure(errors_of(fitted, rows, n, mask), classes=False).value for n in ("supervised", "l2i")]
     assert found == pytest.approx(roots)
     assert f"supervised of {significant(roots[0])} (" in said(rows)[0]

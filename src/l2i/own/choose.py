@@ -26,6 +26,7 @@ TARGET_WEIGHT = 1.0  # of consistency, regression
 FEW, MANY = 32, 64  # labelled samples of a mini-batch, at least and at most
 PASSES = 20  # over the unlabelled samples, where there are many
 LONGEST = 10  # times the steps of a small set
+SMALLEST = 4  # pixels of a side, for convolutions and shifts
 EVALUATIONS, SAVES = 20, 4  # of a run
 
 
@@ -112,7 +113,8 @@ def values_of(run: Run) -> dict[str, str]:
 
 def view_of(view: Augment) -> str:
     """A perturbation in words."""
-    changed = [f"{name} {value}" for name, value in fields_of(view) if value != getattr(Augment(), name)]
+    fields = [(name, value) for name, value in fields_of(view) if value != getattr(Augment(), name)]
+    changed = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in fields]
     return ", ".join(changed) or "none"
 
 
@@ -120,7 +122,7 @@ def method_for(facts: Facts) -> tuple[str, str]:
     """The method that does best on such data in our trials (docs/own-data.md)."""
     if not facts.unlabeled:
         return "supervised", "there are no unlabelled rows"
-    if facts.classes is not None and facts.images and facts.side >= 4:
+    if facts.classes is not None and facts.images and facts.side >= SMALLEST:
         return "fixmatch", "images of classes: confident labels of a weak view, learned on a strong one"
     if facts.classes is not None:
         return (
@@ -142,7 +144,7 @@ def settings_for(name: str, facts: Facts) -> dict[str, Any]:
 
 def network_for(facts: Facts) -> tuple[Network, str]:
     """A network that suits the samples and the machine."""
-    if facts.side < 4:
+    if facts.side < SMALLEST:
         return Network(name="mlp", width=128, depth=2), "rows of a table, or images too small for convolutions"
     if facts.points and facts.side >= 44:
         return Network(name="tcdcn"), "landmarks on images of 44 pixels or more: the paper's network"
@@ -159,7 +161,7 @@ def views_for(facts: Facts) -> tuple[Augment, Augment]:
     if not facts.images:
         share = 0.1 if facts.classes is not None else 0.3
         return Augment(noise=0.1, corrupt=share), Augment(noise=0.2, corrupt=share + 0.2)
-    pixels = max(1, facts.side // 12)
+    pixels = max(1, facts.side // 12) if facts.side >= SMALLEST else 0
     if facts.classes is None:
         weak = Augment(shift=pixels, padding="reflect")
         return weak, weak

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from l2i.arguments import explained, parsed, parsed_first, positional, tell
+from l2i.arguments import explained, parsed, parsed_first, positional, print_exactly, tell
 from l2i.errors import InputError
 from l2i.options import FitOptions, ImputeOptions, PredictOptions, ReportOptions
 
@@ -32,6 +32,7 @@ def fit(arguments: list[str]) -> int:
     options, others = parsed_first(FitOptions, rest, prog, FitOptions())
     from l2i.own.fit import described
     from l2i.own.fit import fit as fit_data
+    from l2i.own.places import checked_beside
     from l2i.report.verdict import verdict
 
     def override(run: Run) -> Run:
@@ -47,6 +48,7 @@ def fit(arguments: list[str]) -> int:
             raise InputError(f"--{wrong.replace('_', '-')} is not for your own data; use {ELSEWHERE[wrong]}")
         return changed
 
+    checked_beside(Path(options.out or f"runs/{Path(path).resolve().stem}"), Path(path))
     folder, fitted, rows = fit_data(path, options, override, lambda line: tell(line, 0))
     table = [["", f"validation {fitted.figure_name}", f"test {fitted.figure_name}", "seconds", ""], *described(fitted)]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
@@ -73,9 +75,10 @@ def impute(arguments: list[str]) -> int:
     options = parsed(ImputeOptions, rest, f"l2i impute {folder}", ImputeOptions())
     from l2i.own.fitted import read_fit
     from l2i.own.imputed import impute as impute_rows
-    from l2i.own.labels import checked_place, imputed_frame, written
+    from l2i.own.labels import SUFFIXES, imputed_frame, written
+    from l2i.own.places import checked_file
 
-    checked_place(options.out)
+    checked_file(options.out, SUFFIXES)
     fitted, rows = read_fit(folder)
     found = impute_rows(fitted, rows, options.threshold)
     written(options.out, imputed_frame(fitted, rows, found))
@@ -90,14 +93,15 @@ def predict(arguments: list[str]) -> int:
     folder, rest = positional(arguments, "predict", "RUN", "the folder of a fit", [])
     path, rest = positional(rest, f"predict {folder}", "NEW_DATA", "a file or folder", [])
     options = parsed(PredictOptions, rest, f"l2i predict {folder} {path}", PredictOptions())
-    from l2i.own.labels import as_csv, checked_place, written
+    from l2i.own.labels import SUFFIXES, as_csv, written
+    from l2i.own.places import checked_file
     from l2i.own.predict import predicted
 
     if options.out is not None:
-        checked_place(options.out)
+        checked_file(options.out, SUFFIXES)
     frame = predicted(folder, path, lambda line: tell(line, 0))
     if options.out is None:
-        sys.stdout.write(as_csv(frame))
+        print_exactly(as_csv(frame))
     else:
         written(options.out, frame)
         print(f"{len(frame):,} rows in {options.out}")
@@ -109,8 +113,6 @@ def report(arguments: list[str]) -> int:
     explained(arguments, ReportOptions, "l2i report RUN")
     folder, rest = positional(arguments, "report", "RUN", "the folder of a fit", [])
     options = parsed(ReportOptions, rest, f"l2i report {folder}", ReportOptions())
-    if options.out is not None and not options.out.lower().endswith((".html", ".htm")):
-        raise InputError(f"cannot write '{options.out}': it must end in .html")
     from l2i.report import write_report
 
     print(write_report(folder, options.out))

@@ -7,7 +7,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +20,12 @@ from l2i import __version__
 from l2i.errors import InputError
 from l2i.own.fitted import Fitted, read_fit
 from l2i.own.network import Inputs, Predictor, Whole, encoded, load_network, of_kind, width_of
+from l2i.own.places import checked_file, writing
 from l2i.own.prepare import BLANK, Column, ImageInputs, TableInputs, inputs_of
 from l2i.training.checkpoint import write_whole
 
 ABOUT = "l2i.json"  # the extra file of a torch.export program
+SUFFIXES = (".onnx", ".pt2")
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-4  # of probabilities, or of targets in their spreads, between the file and the model
 ROUNDING = 1e-6  # of float32, as a share of a target that is far from zero
@@ -35,22 +37,25 @@ Feeds = dict[str, NDArray[Any]]
 
 def export(folder: str | Path, out: str | Path) -> Path:
     """Write the chosen model of a fit as `out`, .onnx or .pt2, once it answers as the model itself does."""
-    path, home = Path(out), Path(folder)
-    _check_place(path)
+    path, home = checked_file(out, SUFFIXES), Path(folder)
+    onnx = path.suffix.lower() == ".onnx"
+    if onnx and not all(find_spec(name) for name in PACKAGES):
+        raise InputError("a file for ONNX needs pip install 'l2i[export]'; one that ends in .pt2 does not")
     fitted, _ = read_fit(home)
     inputs = _readable(fitted, home)
     model = Whole(Predictor(load_network(home, fitted), fitted), inputs).eval()
     trial, says = made_up(fitted, inputs, model.dtype), about(fitted, inputs, model.dtype)
     with _quiet(), torch.no_grad():
         program = _traced(model, trial.codes)
-        if path.suffix == ".onnx":
+        if onnx:
             content = _onnx_file(program, says, inputs)
             found = _onnx_answers(content, trial.words)
         else:
             content = _program_file(program, says)
             found = _program_answers(content, trial.codes)
         check_answers(found, model.predictor(encoded(fitted, trial.raw)).numpy(), fitted)
-    _write(path, content)
+    with writing(out):
+        write_whole(path, content)
     return path
 
 
@@ -172,7 +177,10 @@ def _read_words(model: Any, columns: list[Column]) -> None:
     words, codes = ([f"{name}_{i}" for i in range(len(columns))] for name in ("words", "codes"))
     nodes = [helper.make_node("Split", ["categories"], words, axis=1, num_outputs=len(columns))]
     for word, code, column in zip(words, codes, columns, strict=True):
-        known: dict[str, Any] = {"keys_strings": column.values, "values_int64s": range(column.width)}
+        words_of = {word: code for code, word in enumerate(column.values)}
+        if BLANK in words_of:
+            words_of.setdefault("nan", words_of[BLANK])  # what onnxruntime makes of pandas' blank cells
+        known: dict[str, Any] = {"keys_strings": list(words_of), "values_int64s": list(words_of.values())}
         nodes.append(helper.make_node("LabelEncoder", [word], [code], domain=WORDS, default_int64=-1, **known))
     nodes.append(helper.make_node("Concat", codes, ["codes"], axis=1))
     nodes += model.graph.node
@@ -203,16 +211,6 @@ def check_answers(found: Feeds, wanted: NDArray[np.float32], fitted: Fitted) -> 
         raise RuntimeError("the exported model does not answer as the fitted one does, so no file was written")
 
 
-def _check_place(path: Path) -> None:
-    """That there is somewhere to write to, and something to write with."""
-    if path.suffix not in (".onnx", ".pt2"):
-        raise InputError(f"{path} must end in .onnx, or in .pt2 for a torch.export program")
-    if not path.parent.is_dir():
-        raise InputError(f"there is no folder {path.parent} to write {path.name} to; make it first")
-    if path.suffix == ".onnx" and not all(find_spec(name) for name in PACKAGES):
-        raise InputError("a file for ONNX needs pip install 'l2i[export]'; one that ends in .pt2 does not")
-
-
 def _readable(fitted: Fitted, folder: Path) -> Inputs:
     """How the fit reads its inputs, where a file can hold that."""
     inputs = inputs_of(fitted.inputs)
@@ -237,13 +235,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); give another place") from None
-    finally:
-        with suppress(OSError):
-            path.with_name(path.name + ".partial").unlink()

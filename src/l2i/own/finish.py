@@ -14,7 +14,6 @@ from l2i.data.split import Samples
 from l2i.own.fitted import Candidate, Choice, Fitted, Rows, Sample
 from l2i.own.imputed import impute, spread_scale_of, temperature_of
 from l2i.own.select import selected
-from l2i.own.snapshots import Rows as RowsOn
 from l2i.own.snapshots import changes, read_snapshots
 from l2i.own.spread import spread_of
 from l2i.own.unlike import unlike
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from l2i.own.fit import Data
     from l2i.own.source import Source
 
-SHOWN = 8  # rows that a report shows, of the most and of the least sure
+SHOWN, ALIKE = 8, 3  # rows that a report shows, of the most and of the least sure; and of one class in a turn
 
 
 class Trained(NamedTuple):
     """A candidate after its training."""
 
     candidate: Candidate
-    outputs: NDArray[np.float32]  # [N, C] logits, or [N, D] targets in their units
+    outputs: NDArray[Any]  # [N, C] logits, float32; or [N, D] targets in their units, float64
     snapshots: NDArray[Any]  # [S, N] or [S, N, D]
     spread: NDArray[np.float32] | None  # [N, D], regression
     mean: tuple[float, ...]  # [D], regression: how targets are standardised
@@ -45,19 +44,19 @@ class Trained(NamedTuple):
     meaning: str
 
     @staticmethod
-    def of(name: str, trainer: Trainer, result: Result, rows_on: RowsOn, folder: Path) -> Trained:
+    def of(name: str, trainer: Trainer, result: Result, data: Data, folder: Path) -> Trained:
         """Let the averaged model say what it thinks of every row."""
         task, run = trainer.task, trainer.run
-        rows = rows_on(trainer.device, dtype_of(run))
+        rows = data.rows_on(trainer.device, dtype_of(run))
         outputs, snapshots = trainer.predict(rows), read_snapshots(folder, run.steps)
         regression = task if isinstance(task, Regression) else None
-        decoded = outputs if regression is None else regression.decode(outputs)
+        decoded = outputs.float() if regression is None else regression.decode(outputs).double()
         return Trained(
             candidate=judged(name, trainer, result),
-            outputs=decoded.float().cpu().numpy(),
+            outputs=decoded.cpu().numpy() + (0 if regression is None else data.offset),
             snapshots=snapshots,
             spread=None if regression is None else spread_of(trainer, rows, snapshots),
-            mean=() if regression is None else tuple(regression.mean.tolist()),
+            mean=() if regression is None else tuple((regression.mean.double().cpu().numpy() + data.offset).tolist()),
             std=() if regression is None else tuple(regression.std.tolist()),
             threshold=getattr(run.method, "threshold", None),
             shape=input_shape(run, trainer.splits),
@@ -132,7 +131,7 @@ def kept(trained: list[Trained], data: Data) -> Trained:
     errors: dict[str, NDArray[np.float64]] = {}
     for each in trained:
         said, truth = each.outputs[held].astype(np.float64), given[held]
-        wrong = said.argmax(axis=1) != truth if given.ndim == 1 else np.square(said - truth).mean(axis=1)
+        wrong = said.argmax(axis=1) != truth if given.ndim == 1 else (((said - truth) / each.std) ** 2).mean(axis=1)
         errors[each.candidate.name] = np.asarray(wrong, dtype=np.float64)
     name = selected(errors)
     return next(each for each in trained if each.candidate.name == name)
@@ -161,6 +160,16 @@ def shown(fitted: Fitted, rows: Rows, source: Source) -> Fitted:
     found = impute(fitted, rows)
     blank = np.flatnonzero(found.imputed)
     order = blank[np.argsort(-found.confidence[blank], kind="stable")]
-    ends = list(dict.fromkeys([*order[:SHOWN].tolist(), *order[-SHOWN:].tolist()]))
+    first = varied(order, found.labels) if fitted.classes is not None else order
+    ends = list(dict.fromkeys([*first[:SHOWN].tolist(), *order[-SHOWN:].tolist()]))
     samples: tuple[Sample, ...] = tuple(source.sample(row) for row in ends)
     return dataclasses.replace(fitted, samples=samples)
+
+
+def varied(order: NDArray[np.intp], labels: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Rows in order, with no more than a few of a class before others have had their turn."""
+    turns = np.zeros(len(order), dtype=np.int64)
+    for label in np.unique(labels[order]):
+        of_class = labels[order] == label
+        turns[of_class] = np.arange(of_class.sum()) // ALIKE
+    return order[np.argsort(turns, kind="stable")]

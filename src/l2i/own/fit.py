@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +17,17 @@ from torch import Tensor
 from l2i.config import Run, replace, to_json
 from l2i.data.split import Samples, Splits, by_class, divided
 from l2i.errors import InputError
+from l2i.methods import METHODS
 from l2i.options import FitOptions
 from l2i.own.choose import Facts, chosen, explained, paced
 from l2i.own.finish import Trained, finished, title_of
 from l2i.own.fitted import META, Choice, Fitted, Rows, read_fit, write_fit
 from l2i.own.parts import parts_of
-from l2i.own.prepare import ImageInputs, TableInputs, learned
+from l2i.own.prepare import BLANK, ImageInputs, TableInputs, learned
+from l2i.own.reading import few
 from l2i.own.snapshots import watching
 from l2i.own.source import Source, read_source
+from l2i.registry import load
 from l2i.training.build import pick_device
 from l2i.training.checkpoint import write_whole
 from l2i.training.folder import LOCK, held
@@ -48,6 +51,8 @@ class Data(NamedTuple):
     x: Tensor
     y: Tensor
     splits: Splits
+    offset: NDArray[np.float64]
+    """[D], regression: what was taken off the targets, so that float32 holds their digits; [0] otherwise."""
 
     def rows_on(self, device: torch.device, dtype: torch.dtype) -> Samples:
         """Every row, on a device."""
@@ -71,14 +76,14 @@ def fit(path: str, options: FitOptions, override: Override, say: Say) -> tuple[P
     with held(folder):
         check_free(folder, asked)
         write_whole(folder / ASKED, asked)
-        for note in source.notes:
+        for note in data.source.notes:
             say(note)
         if (folder / META).exists():
             say(f"{folder}: done before; give another --out to fit again")
             return (folder, *read_fit(folder))
         for choice in choices:
             say(f"{choice.name}: {choice.value} ({choice.why})")
-        trained = [trained_on(data, name, run) for name, run in runs.items()]
+        trained = [trained_on(data, *each, f" ({i} of {len(runs)})") for i, each in enumerate(runs.items(), 1)]
         fitted, rows = finished(data, trained, choices, {"path": str(path), **source.options})
         write_fit(folder, fitted, rows)
     return folder, fitted, rows
@@ -94,6 +99,8 @@ def expected(source: Source, options: FitOptions) -> Run:
         unlabeled=int(blank.sum()),
         points=source.points,
     )
+    if options.method != "auto":
+        load("method", METHODS, options.method)  # a wrong name is one even where no row is unlabelled
     return chosen(facts, method=options.method if facts.unlabeled else "auto")[0]
 
 
@@ -106,15 +113,36 @@ def made_ready(source: Source, options: FitOptions, run: Run) -> Data:
     if isinstance(source.inputs, np.ndarray):
         images = ImageInputs.learned(source.inputs[seen])
         return ready(source, images, parts, torch.from_numpy(images.grey(source.inputs)), run)
+    source = without_blank(source, seen)
     rows = source.inputs[seen]
     table = TableInputs(columns=tuple(learned(rows[name], kind) for name, kind in source.kinds.items()))
     return ready(source, table, parts, torch.from_numpy(table(source.inputs)), run)
 
 
+def without_blank(source: Source, seen: NDArray[np.bool_]) -> Source:
+    """Without the columns that are blank in all rows that are trained on: nothing can be learned of them."""
+    assert not isinstance(source.inputs, np.ndarray)
+    rows = source.inputs[seen]
+    blank = [name for name in source.kinds if (rows[name].isna() | (rows[name] == BLANK)).all()]
+    if not blank:
+        return source
+    if len(blank) == len(source.kinds):
+        raise InputError("no column holds anything in the rows that are trained on; give more rows")
+    note = f"blank in all rows that are trained on, left out: {few(blank)}"
+    kinds = {name: kind for name, kind in source.kinds.items() if name not in blank}
+    return dataclasses.replace(source, kinds=kinds, inputs=source.inputs[list(kinds)], notes=(*source.notes, note))
+
+
+def offset_of(targets: NDArray[Any], *, around: bool) -> NDArray[np.float64]:
+    """The mean of each target, where targets are to be `around` 0: float32 has too few digits for a date in seconds."""
+    return np.asarray(targets.mean(axis=0), dtype=np.float64) if around else np.zeros(1)
+
+
 def ready(source: Source, inputs: TableInputs | ImageInputs, parts: NDArray[np.str_], x: Tensor, run: Run) -> Data:
     """The five sets of a run, and all rows in a piece."""
     classes = None if source.classes is None else len(source.classes)
-    y = torch.from_numpy(source.given).float() if classes is None else torch.from_numpy(source.given).long()
+    offset = offset_of(source.given[parts == "labeled"], around=classes is None and not source.points)
+    y = torch.from_numpy(source.given - offset).float() if classes is None else torch.from_numpy(source.given).long()
     every = Samples(x, y)
     sets = {
         n: every.take(torch.from_numpy(np.flatnonzero(parts == n))) for n in np.unique([*parts, "unlabeled", "test"])
@@ -134,7 +162,7 @@ def ready(source: Source, inputs: TableInputs | ImageInputs, parts: NDArray[np.s
         pixels=inputs.pixels if isinstance(inputs, ImageInputs) else None,
         columns=inputs.layout if isinstance(inputs, TableInputs) else None,
     )
-    return Data(source, inputs, parts, x, y, splits)
+    return Data(source, inputs, parts, x, y, splits, offset)
 
 
 def planned(data: Data, options: FitOptions, override: Override, asked: Run) -> tuple[Run, tuple[Choice, ...]]:
@@ -183,16 +211,16 @@ def check_free(folder: Path, asked: bytes) -> None:
         raise InputError(f"{folder} holds something else already; give another --out")
 
 
-def trained_on(data: Data, name: str, run: Run) -> Trained:
+def trained_on(data: Data, name: str, run: Run, place: str = "") -> Trained:
     """Train a candidate, and have it say what it thinks of every row."""
     folder = Path(run.out or name)
     result = train(
-        run, splits=data.splits, label=title_of(name, run), watch=watching(folder / "snapshots", data.rows_on)
+        run, splits=data.splits, label=title_of(name, run) + place, watch=watching(folder / "snapshots", data.rows_on)
     )
     with cpu_threads(run.threads):
         trainer, _ = load_trainer(folder, splits=data.splits)
         with closing(trainer):
-            return Trained.of(name, trainer, result, data.rows_on, folder / "snapshots")
+            return Trained.of(name, trainer, result, data, folder / "snapshots")
 
 
 def described(fitted: Fitted) -> list[list[str]]:

@@ -70,7 +70,7 @@ class Rows:
     ids: list[str]
     parts: NDArray[np.str_]  # [N], of Part
     given: NDArray[Any]  # [N] class numbers, −1 where blank; or [N, D] targets, NaN where blank
-    outputs: dict[str, NDArray[np.float32]]  # candidate -> [N, C] logits, or [N, D] targets in their units
+    outputs: dict[str, NDArray[Any]]  # candidate -> [N, C] logits, or [N, D] targets in their units
     changes: NDArray[np.int64]  # [N], how often the chosen model's label changed over the snapshots
     spread: NDArray[np.float32] | None = None  # [N, D], regression: over augmentations and snapshots, uncalibrated
     sizes: NDArray[np.int64] | None = None  # [N, 2], width and height of images before they were brought to one size
@@ -174,7 +174,7 @@ def _check(fitted: Fitted, rows: Rows) -> None:
 
 
 def _fitted(path: Path) -> Fitted:
-    plain = json.loads((path / META).read_text())
+    plain = json.loads((path / META).read_text(encoding="utf-8"))
     known = {field.name for field in fields(Fitted)}
     plain = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items() if name in known}
     for name, cls in {"choices": Choice, "candidates": Candidate, "samples": Sample}.items():

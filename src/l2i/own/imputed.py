@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +17,9 @@ from l2i.own.fitted import Fitted, Rows
 SURE = 0.9  # the calibrated probability of a class under which to abstain
 VAGUE = 1.0  # the calibrated spread above which to abstain, in spreads of the labelled targets: the mean does as well
 NARROW, WIDE = 0.05, 20.0  # between which a temperature is looked for
-PRIOR = 0.25  # the spread of the prior of a temperature's logarithm
-DIGITS = 7  # of an imputed target: a network's outputs have no more
+SHARPER, SOFTER = 0.25, 1.0  # spreads of the prior of a temperature's logarithm, below and above 0: networks trained on
+# their own labels are too sure of them, and few rows that are all right are no sign of the contrary
+DIGITS = 6  # of a target's spread, to which imputed targets are written: a network's outputs have no more
 
 
 class Imputations(NamedTuple):
@@ -56,13 +59,15 @@ def _targets(values: NDArray[np.float64], rows: Rows, fitted: Fitted, threshold:
     blank = gone.any(axis=1)
     spread = np.where(gone, rows.spread.astype(np.float64) * fitted.spread_scale, 0.0)
     vague = (spread / np.asarray(fitted.target_std)).max(axis=1)
-    labels = np.where(gone, significant(values), rows.given)
-    return Imputations(labels, blank, -vague, significant(spread), blank & (vague > threshold))
+    labels = np.where(gone, rounded(values, fitted.target_std), rows.given)
+    return Imputations(labels, blank, -vague, spread, blank & (vague > threshold))
 
 
-def significant(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded to as many digits as count."""
-    return np.array([float(f"{value:.{DIGITS}g}") for value in values.flat]).reshape(values.shape)
+def rounded(values: NDArray[np.float64], std: Sequence[float]) -> NDArray[np.float64]:  # [N, D]
+    """Targets to as many digits as count, seen from the spread of each."""
+    decimals = [DIGITS - 1 - math.floor(math.log10(size)) for size in std]
+    columns = zip(values.T.tolist(), decimals, strict=True)
+    return np.array([[round(value, places) for value in column] for column, places in columns]).T
 
 
 def temperature_of(logits: NDArray[Any], y: NDArray[np.int64]) -> float:
@@ -75,7 +80,7 @@ def temperature_of(logits: NDArray[Any], y: NDArray[np.int64]) -> float:
 
     def cost(log_t: float) -> float:
         logs = log_softmax(logits.astype(np.float64) / np.exp(log_t), axis=1)
-        return float(-logs[np.arange(len(y)), y].sum() + 0.5 * (log_t / PRIOR) ** 2)
+        return float(-logs[np.arange(len(y)), y].sum() + 0.5 * (log_t / (SHARPER if log_t < 0 else SOFTER)) ** 2)
 
     found = minimize_scalar(cost, bounds=(np.log(NARROW), np.log(WIDE)), method="bounded")
     return float(np.exp(found.x))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from l2i.errors import InputError
 from l2i.own.fitted import Fitted, Rows
-from l2i.own.imputed import Imputations
+from l2i.own.imputed import Imputations, rounded
 from l2i.own.pictures import from_square
+from l2i.own.places import checked_file, writing
 from l2i.training.checkpoint import write_whole
 
 if TYPE_CHECKING:
@@ -47,10 +47,20 @@ def label_columns(
         side = fitted.shape[-1]
         labels = from_square(labels, sizes, side).round(DECIMALS)
         spread = None if spread is None else from_square(spread, sizes, side).round(DECIMALS)
+    elif spread is not None:
+        spread = rounded(spread, fitted.target_std)
     found: dict[str, Any] = dict(zip(names, labels.T, strict=True))
     if spread is not None:
-        found |= {f"{name}_spread": column for name, column in zip(names, spread.T, strict=True)}
+        for name, column in zip(names, spread.T, strict=True):
+            found[free(f"{name}_spread", found)] = column
     return found
+
+
+def free(name: str, taken: Iterable[str]) -> str:
+    """A column's name; with an underscore more where another column, or a target, has it."""
+    while name in taken or name in OTHERS:
+        name += "_"
+    return name
 
 
 def named(classes: tuple[str, ...]) -> NDArray[Any]:
@@ -65,18 +75,9 @@ def as_csv(frame: pd.DataFrame) -> str:
     return str(frame.to_csv(index=False))
 
 
-def checked_place(out: str) -> Path:
-    """A file that a table can be written to."""
-    path = Path(out)
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"cannot write '{out}': it must end in {' or '.join(SUFFIXES)}")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise InputError(f"cannot write '{out}': {'it is a folder' if path.is_dir() else 'its folder is not there'}")
-    return path
-
-
 def written(out: str, frame: pd.DataFrame) -> None:
     """Write a table as its name says; a file that is there already is replaced only by a whole one."""
-    path = checked_place(out)
+    path = checked_file(out, SUFFIXES)
     content = as_csv(frame).encode() if path.suffix.lower() == ".csv" else frame.to_parquet(index=False)
-    write_whole(path, content)
+    with writing(out):
+        write_whole(path, content)

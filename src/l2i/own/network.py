@@ -70,8 +70,10 @@ class Predictor(nn.Module):
         super().__init__()
         self.network, self.temperature = network, fitted.temperature
         self.classes = fitted.classes is not None
-        self.register_buffer("mean", torch.tensor(fitted.target_mean, dtype=torch.float32))
-        self.register_buffer("std", torch.tensor(fitted.target_std, dtype=torch.float32))
+        far = any(abs(mean) > FAR * std for mean, std in zip(fitted.target_mean, fitted.target_std, strict=True))
+        dtype = torch.float64 if far else torch.float32
+        self.register_buffer("mean", torch.tensor(fitted.target_mean, dtype=dtype))
+        self.register_buffer("std", torch.tensor(fitted.target_std, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         found = self.decoded(self.network(x))
@@ -79,16 +81,17 @@ class Predictor(nn.Module):
 
     def decoded(self, outputs: Tensor) -> Tensor:
         """Logits as they are; standardised targets in their own units."""
-        return outputs if self.classes else outputs * self.std + self.mean
+        return outputs if self.classes else outputs.to(self.std.dtype) * self.std + self.mean
 
 
-def outputs(network: nn.Module, fitted: Fitted, x: Tensor | NDArray[Any], *, batch: int = 64) -> NDArray[np.float32]:
+def outputs(network: nn.Module, fitted: Fitted, x: Tensor | NDArray[Any], *, batch: int = 64) -> NDArray[Any]:
     """What `Rows.outputs` holds, for inputs `x` as the network takes them: logits, or targets in their units."""
     inputs = torch.as_tensor(x)
     samples = Samples(inputs, torch.empty(len(inputs)))
     found = outputs_of(network, samples, torch.Tensor.float, batch=batch)
-    decoded: NDArray[np.float32] = Predictor(network, fitted).decoded(found).numpy()
-    return decoded
+    if fitted.classes is not None:
+        return np.asarray(found.numpy())
+    return np.asarray(found.double().numpy() * np.asarray(fitted.target_std) + np.asarray(fitted.target_mean))
 
 
 def encoded(fitted: Fitted, raw: pd.DataFrame | NDArray[Any]) -> Tensor:

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.special import softmax
 
 from l2i.own.fitted import read_fit
-from l2i.own.imputed import significant
-from l2i.own.labels import label_columns
+from l2i.own.imputed import rounded
+from l2i.own.labels import free, label_columns
 from l2i.own.network import encoded, load_network, outputs
 from l2i.own.prepare import TableInputs, inputs_of
 from l2i.own.read_new import read_new
@@ -32,9 +32,10 @@ def predicted(folder: str, path: str, say: Callable[[str], object]) -> pd.DataFr
     found = outputs(network, fitted, encoded(fitted, new.inputs)).astype(np.float64)
     columns: dict[str, Any] = {"id": new.ids}
     if fitted.classes is None:
-        return pd.DataFrame(columns | label_columns(fitted, significant(found), None, new.sizes))
+        return pd.DataFrame(columns | label_columns(fitted, rounded(found, fitted.target_std), None, new.sizes))
     probability = softmax(found / fitted.temperature, axis=1)
     columns |= label_columns(fitted, probability.argmax(axis=1), None, None)
     columns["confidence"] = probability.max(axis=1).round(6)
-    columns |= {f"p({name})": probability[:, i].round(6) for i, name in enumerate(fitted.classes)}
+    for i, name in enumerate(fitted.classes):
+        columns[free(f"p({name})", columns)] = probability[:, i].round(6)
     return pd.DataFrame(columns)

@@ -90,10 +90,8 @@ def learned(values: pd.Series, kind: Kind, weight: NDArray[np.float64] | None = 
         there = ~np.isnan(raw)
         if not there.any():
             raise InputError(f"column '{name}' is blank in every row; leave it out")
-        mean = float(np.average(raw[there], weights=counts[there]))
-        std = float(np.sqrt(np.average((raw[there] - mean) ** 2, weights=counts[there])))
-        small = std <= 1e-12 * max(1.0, abs(mean))  # what rounding leaves of a constant
-        return Column(name=name, kind=kind, mean=mean, std=1.0 if small else std, blanks=not there.all())
+        mean, std = scale_of(raw[there], counts[there], name)
+        return Column(name=name, kind=kind, mean=float(mean), std=float(std), blanks=not there.all())
     if kind == "category":
         found = words(values)
         total: dict[str, float] = {}
@@ -102,6 +100,21 @@ def learned(values: pd.Series, kind: Kind, weight: NDArray[np.float64] | None = 
         frequent = sorted(total, key=lambda word: (-total[word], word))[:MOST_CATEGORIES]
         return Column(name=name, kind=kind, values=tuple(sorted(frequent)))
     return _learned_text(name, words(values))
+
+
+def scale_of(
+    values: NDArray[np.float64], weight: NDArray[np.float64], name: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and spread over the first dimension, whatever the unit; a constant has a spread of 1."""
+    mean = np.average(values, axis=0, weights=weight)
+    centred = values - mean
+    most = np.abs(centred).max(axis=0)
+    unit = np.where(most > 0, most, 1.0)
+    std = unit * np.sqrt(np.average((centred / unit) ** 2, axis=0, weights=weight))
+    if not np.isfinite(std).all():
+        raise InputError(f"column '{name}' holds numbers too large to be averaged; give them in another unit")
+    constant = std <= 1e-12 * np.abs(mean)  # what rounding leaves
+    return mean, np.where(constant | (std == 0), 1.0, std)
 
 
 def _learned_text(name: str, texts: list[str]) -> Column:
@@ -118,7 +131,7 @@ def _learned_text(name: str, texts: list[str]) -> Column:
 def _vectorizer(terms: Sequence[str] | None, weights: Sequence[float] | None, **options: Any) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    vectorizer = TfidfVectorizer(vocabulary=terms, sublinear_tf=True, **options)
+    vectorizer = TfidfVectorizer(vocabulary=terms, sublinear_tf=True, dtype=np.float32, **options)
     if weights is not None:
         vectorizer.idf_ = np.asarray(weights)
     return vectorizer

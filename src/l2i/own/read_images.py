@@ -62,7 +62,7 @@ def new_array_images(x: NDArray[Any], path: Path, frame: Frame, dtype: str) -> I
     """Images of an array like those that a model was trained on."""
     if x.ndim < 3:
         raise InputError(f"{path}: x is {list(x.shape)}, but the model was trained on images; write it as [N, C, H, W]")
-    found = channels_first(x).shape[1]
+    found = channels_first(x, path).shape[1]
     if found != frame.channels:
         raise InputError(f"{path}: images have {found} channels, but the model was trained on {frame.channels}")
     images = as_images(x, path, dtype)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLOURS = (1, 3)  # channels, by which the axis of an image array is told
+TRANSPARENT = (2, 4)  # the same and how opaque each pixel is
 
 
 class Arrays(NamedTuple):
@@ -84,12 +85,18 @@ def _class_words(y: NDArray[Any], path: Path) -> list[str | None]:
     return [None if str(label) == blank else str(label) for label in y.tolist()]
 
 
-def channels_first(x: NDArray[Any]) -> NDArray[Any]:  # [N, C, H, W]
+def channels_first(x: NDArray[Any], path: Path) -> NDArray[Any]:  # [N, C, H, W]
     """Images with the channels where networks have them."""
     if x.ndim == 3:
         return x[:, None]
-    last = x.shape[3] in COLOURS and x.shape[1] not in COLOURS
-    return np.moveaxis(x, 3, 1) if last else x
+    if x.shape[1] in COLOURS:
+        return x
+    if x.shape[3] in TRANSPARENT:
+        raise InputError(
+            f"{path}: x is {list(x.shape)}, images with transparency as it seems; leave that out, and write x as "
+            "[N, H, W, 3] or [N, C, H, W]"
+        )
+    return np.moveaxis(x, 3, 1) if x.shape[3] in COLOURS else x
 
 
 def as_images(x: NDArray[Any], path: Path, dtype: str | None = None) -> NDArray[Any]:  # [N, C, H, W]
@@ -99,7 +106,7 @@ def as_images(x: NDArray[Any], path: Path, dtype: str | None = None) -> NDArray[
     if dtype is not None and dtype != found and (dtype == "uint8" or x.dtype == np.uint8):
         other = "grey levels 0 to 255" if dtype == "uint8" else "numbers other than 8-bit grey levels"
         raise InputError(f"{path}: x is {x.dtype}, but the model was trained on {other}; write x alike")
-    images = np.asarray(channels_first(x), dtype=dtype or found)
+    images = np.asarray(channels_first(x, path), dtype=dtype or found)
     wrong = ~np.isfinite(images).all(axis=(1, 2, 3))
     if wrong.any():
         raise InputError(f"{path}: the image in row {int(wrong.argmax()) + 1} of x holds NaN or infinity; mend it")

@@ -111,7 +111,7 @@ def imputing(method: str, labels: int | float, *, ablations: Iterable[str] = ())
 @cache
 def figures() -> dict[str, Figure]:
     """The paper's figures, by cell; for the cells with L2I, under the default rule's name."""
-    with FIGURES.open(newline="") as file:
+    with FIGURES.open(encoding="utf-8", newline="") as file:
         return {
             row["cell"]: Figure(number(row["error"]), number(row["spread"]), row["where"], row["note"])
             for row in csv.DictReader(file)

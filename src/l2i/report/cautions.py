@@ -20,6 +20,8 @@ COLLAPSED = 0.95  # of imputed labels in one class
 UNUSED = 0.1  # of unlabelled rows that count
 FEW = 30  # validation rows
 NEAR = 1.05  # of a bound
+ENOUGH = 20  # rows that show whether confidences hold
+BOLD, SURELY = 0.05, 2.0  # confidence above the share that is right, and standard errors that this must have
 
 
 class Caution(NamedTuple):
@@ -33,7 +35,8 @@ def cautions(fitted: Fitted, rows: Rows, imputed: Imputations) -> list[Caution]:
     """All that hold."""
     found = [_unlike(fitted), _validation(fitted, rows), _mask(fitted), _scale(fitted)]
     if fitted.classes is not None:
-        found += [_uneven(fitted, rows), _collapsed(fitted, rows, imputed) or _shifted(fitted, rows, imputed)]
+        found += [_bold(fitted, rows), _uneven(fitted, rows)]
+        found += [_collapsed(fitted, rows, imputed) or _shifted(fitted, rows, imputed)]
     return [caution for caution in found if caution is not None]
 
 
@@ -129,6 +132,25 @@ def _validation(fitted: Fitted, rows: Rows) -> Caution | None:
         f"The {counted(count, 'validation row')} cannot tell the best candidates apart: they differ by less than the "
         "standard error of the chosen one's figure.",
         advice,
+    )
+
+
+def _bold(fitted: Fitted, rows: Rows) -> Caution | None:
+    from scipy.special import softmax
+
+    mask = known(fitted, rows, "validation", "test")
+    count = int(mask.sum())
+    if count < ENOUGH:
+        return None
+    probability = softmax(rows.outputs[fitted.chosen][mask].astype(np.float64) / fitted.temperature, axis=1)
+    said, right = probability.max(axis=1), probability.argmax(axis=1) == rows.given[mask]
+    gap = said - right
+    if gap.mean() <= max(BOLD, SURELY * gap.std(ddof=1) / np.sqrt(count)):
+        return None
+    return Caution(
+        f"Labels are less often right than their confidence says: on {count:,} validation and test rows, "
+        f"{share(float(right.mean()))} are right, at a mean confidence of {share(float(said.mean()))}.",
+        "Raise the probability under which to abstain ('l2i impute --threshold'), or label more rows.",
     )
 
 

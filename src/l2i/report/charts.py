@@ -62,11 +62,12 @@ def _bar(bar: Bar, x: Axis, top: float) -> list[Svg]:
     return parts
 
 
-def lines(title: str, listed: Sequence[Line], *, note: str = "", y_name: str = "") -> Chart:
-    """Curves over steps."""
+def lines(title: str, listed: Sequence[Line], *, note: str = "", y_name: str = "", zero: bool = False) -> Chart:
+    """Curves over steps, with a line at 0 where asked for."""
     points = [point for line in listed for point in line.points]
-    x, y = across(0.0, max(p[0] for p in points)), upward([p[1] for p in points])
-    marks = [mark for line in listed for mark in _curve(line, x, y)]
+    x, y = across(0.0, max(p[0] for p in points)), upward([0.0] * zero + [p[1] for p in points])
+    marks = [tag("line", class_="zero", x1=LEFT, x2=WIDTH - RIGHT, y1=y(0), y2=y(0))] if zero else []
+    marks += [mark for line in listed for mark in _curve(line, x, y)]
     ends = "; ".join(f"{line.name} ends at {significant(line.points[-1][1])}" for line in listed)
     return Chart(title, framed(f"{title} over steps: {ends}", x, y, *marks, x_name="step", y_name=y_name), note)
 

@@ -13,7 +13,8 @@ from l2i.training.load import read_rows
 from l2i.training.log import Row
 
 COSTS = {"c_t": "Cᵀ, labelled rows", "c_u": "Cᵁ, unlabelled rows", "c_h": "Cᴴ, hold-out rows"}
-PROBES = {"c_h": "Cᴴ around an outer update", "test_cost": "Test cost around an outer update"}
+PROBES = {"c_h": "Cᴴ", "test_cost": "Test cost"}
+CHANGE = "change by an outer update, below 0 is better"
 
 
 class Curves(NamedTuple):
@@ -22,7 +23,6 @@ class Curves(NamedTuple):
     charts: list[Chart]
     names: list[tuple[str, str]]
     """Style and title of each line, for the legend."""
-    probed: bool
     missing: str
 
 
@@ -35,13 +35,13 @@ def curves(folder: Path, fitted: Fitted) -> Curves:
     plain = [_over_runs(title, column, runs) for column, title in (figures | COSTS).items()]
     probing = [c for c, rows in runs if any(row.get("c_h_before") is not None for row in rows)]
     probes = [
-        _around(title if len(probing) == 1 else f"{title}, {c.title}", prefix, rows)
+        _change(f"{title}{'' if len(probing) == 1 else f' of {c.title}'}: {CHANGE}", prefix, c, rows)
         for c, rows in runs
         for prefix, title in PROBES.items()
     ]
     found = [chart for chart in (*plain, *probes) if chart is not None]
     missing = f"No evaluations are kept of {listed(gone)}." if gone else ""
-    return Curves(found, [(c.name, c.title) for c in there], any(probes), missing)
+    return Curves(found, [(c.name, c.title) for c in there], missing)
 
 
 def points_of(rows: list[Row], column: str) -> list[Point]:
@@ -56,7 +56,14 @@ def _over_runs(title: str, column: str, runs: list[tuple[Candidate, list[Row]]])
     return lines(title, drawn) if drawn else None
 
 
-def _around(title: str, prefix: str, rows: list[Row]) -> Chart | None:
-    """A cost before and after an outer update."""
-    pair = [Line(when, when, points_of(rows, f"{prefix}_{when}")) for when in ("before", "after")]
-    return lines(title, pair) if all(line.points for line in pair) else None
+def changes_of(rows: list[Row], prefix: str) -> list[Point]:
+    """What an outer update adds to a cost, by step; below 0, it helped."""
+    before, after = (dict(points_of(rows, f"{prefix}_{when}")) for when in ("before", "after"))
+    return [(step, value - before[step]) for step, value in after.items() if step in before]
+
+
+def _change(title: str, prefix: str, candidate: Candidate, rows: list[Row]) -> Chart | None:
+    """A cost after an outer update less that before it."""
+    points = changes_of(rows, prefix)
+    note = f"{sum(value < 0 for _, value in points):,} of {len(points):,} are below 0"
+    return lines(title, [Line(candidate.title, candidate.name, points)], note=note, zero=True) if points else None

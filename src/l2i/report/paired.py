@@ -36,7 +36,13 @@ def errors_of(fitted: Fitted, rows: Rows, name: str, mask: NDArray[np.bool_]) ->
     outputs, given = rows.outputs[name][mask], rows.given[mask]
     if fitted.classes is not None:
         return np.asarray(outputs.argmax(axis=1) != given, dtype=np.float64)
-    return np.asarray(np.square(outputs.astype(np.float64) - given).mean(axis=1))
+    unit = np.asarray(fitted.target_std) if in_spreads(fitted) else 1.0
+    return np.asarray(np.square((outputs.astype(np.float64) - given) / unit).mean(axis=1))
+
+
+def in_spreads(fitted: Fitted) -> bool:
+    """Whether errors are measured in the targets' spreads: several targets need not have one unit."""
+    return fitted.classes is None and not fitted.points and len(fitted.targets) > 1
 
 
 def figure(errors: Floats, *, classes: bool) -> Estimate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
@@ -18,6 +19,11 @@ class Svg(str):
 
     def __html__(self) -> str:
         return self
+
+
+def breakable(text: str) -> Svg:
+    """Text that may be broken after the signs that join words, and so need not be broken within them."""
+    return Svg(re.sub("(?<=[_/.-])(?=[^_/.-])", "<wbr>", escape(text)))
 
 
 def tag(name: str, *children: str, **attributes: object) -> Svg:
@@ -83,7 +89,10 @@ def tick(value: float) -> str:
         return f"{value / 1000:,.0f}k"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.0e}".replace("e-0", "e−") if 0 < abs(value) < 0.001 else f"{round(value, 6):g}".replace("-", "−")
+    if 0 < abs(value) < 0.000499:
+        size, power = f"{value:.1e}".split("e")
+        return f"{size.removesuffix('.0')}e{int(power)}".replace("-", "−")
+    return f"{round(value, 6):g}".replace("-", "−")
 
 
 def framed(label: str, x: Axis | None, y: Axis, *marks: Svg, x_name: str, y_name: str) -> Svg:

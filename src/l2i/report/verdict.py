@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from l2i.own.fitted import Candidate, Fitted, Rows
 from l2i.own.reading import counted
-from l2i.report.paired import Estimate, difference, errors_of, figures, known
+from l2i.report.paired import FEW_TARGETS, Estimate, difference, errors_of, figures, known
 from l2i.report.words import significant, told
 
 Tone = Literal["good", "bad", "open"]
@@ -91,7 +91,9 @@ def _facts(ours: str, theirs: str, a: Estimate, b: Estimate, found: Estimate, pa
         size, way = significant(abs(found.value), 2), "lower" if found.value < 0 else "higher"
     error = f"± {found.error:.1f}" if classes else f"± {significant(found.error, 2)}"
     told_so = "no difference" if found.value == 0 else f"{size} {way}"
-    doubt = "" if found.established or found.value == 0 else "; the rows are too few to tell it from chance"
+    few = not classes and found.rows < FEW_TARGETS
+    too_few = f"under {FEW_TARGETS} rows nothing is claimed" if few else "the rows are too few to tell it from chance"
+    doubt = "" if found.established or found.value == 0 else f"; {too_few}"
     return f"{pair} ({told_so}, {error}{doubt})"
 
 

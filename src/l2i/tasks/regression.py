@@ -66,19 +66,26 @@ class Regression(Task):
         return z if frame is None or not self.points else self.encode(frame.apply(self.decode(z)))
 
     @property
+    def in_spreads(self) -> bool:
+        """Whether the error is measured in spreads: several targets that are no points need not have one unit."""
+        return self.outputs > 1 and not self.points
+
+    @property
     def figure_name(self) -> str:
         return "RMSE" if self.eyes is None else "error (%)"
 
     @property
     def meaning(self) -> str:
         if self.eyes is None:
-            return "root of the mean squared error, in the targets' units"
+            unit = "the targets' spreads among the labelled samples" if self.in_spreads else "the targets' units"
+            return f"root of the mean squared error, in {unit}"
         return "mean distance of landmarks from the truth, as a share of the distance between the eyes"
 
     def figures(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         predicted = self.decode(outputs)
         if self.eyes is None:
-            return {self.figure_name: (predicted - y).double().square().mean().sqrt()}
+            unit = self.std.double() if self.in_spreads else 1.0
+            return {self.figure_name: ((predicted - y).double() / unit).square().mean().sqrt()}
         errors = 100 * self.landmark_errors(predicted, y)
         return {self.figure_name: errors.mean(), "failure rate (%)": 100 * (errors > FAILURE).double().mean()}
 

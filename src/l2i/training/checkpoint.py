@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,16 @@ KEEP = 2
 def write_whole(path: Path, content: bytes) -> None:
     """Write `content` so that a reader, or a crash, sees all of it or nothing."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)  # the new name, too, must outlive a power cut
         os.fsync(folder)

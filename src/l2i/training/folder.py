@@ -70,7 +70,7 @@ def read_run(folder: Path) -> Run:
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder (it has no config.json); give another")
     try:
-        return from_json(dict(**json.loads(path.read_text())))  # a TypeError where it is no JSON object
+        return from_json(dict(**json.loads(path.read_text(encoding="utf-8"))))  # a TypeError where it is no JSON object
     except InputError:
         raise
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
@@ -83,7 +83,7 @@ def read_result(folder: Path) -> Result | None:
     if not path.exists():
         return None
     try:
-        result = Result(**json.loads(path.read_text()))
+        result = Result(**json.loads(path.read_text(encoding="utf-8")))
         if not math.isfinite(result.figure + result.seconds + result.steps + result.seed):
             raise ValueError("not a finite figure")
         return result

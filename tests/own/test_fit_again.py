@@ -1,0 +1,163 @@
+"""Fits in a folder that holds something already, and fits without some of their parts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fits import (
+    FIT,
+    fitted_flowers,
+    flowers,
+    l2i,
+    refused,
+    works,
+)
+
+from l2i.config import Run
+from l2i.config import replace as changed
+from l2i.options import FitOptions
+from l2i.own.finish import finished
+from l2i.own.fit import ASKED, candidates, made_ready, planned, ready, trained_on
+from l2i.own.fitted import read_fit
+from l2i.own.imputed import impute
+from l2i.own.source import read_source
+from l2i.training.folder import LOCK
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fitted_flowers(tmp_path_factory.mktemp("table"))
+
+
+def made(run: Path) -> dict[Path, tuple[int, bytes]]:
+    """Files of a fit and when they were written, but for those that say who is at work and on what."""
+    every = [path for path in run.rglob("*") if path.is_file() and path not in (run / LOCK, run / ASKED)]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in every}
+
+
+def test_a_fit_that_is_done_is_not_done_again(table: Path) -> None:
+    before = made(table / "runs/flowers")
+    said = works(*FIT, cwd=table)
+    assert "runs/flowers: done before; give another --out to fit again" in said.err
+    assert said.out == (table / "printed.txt").read_text()
+    assert made(table / "runs/flowers") == before
+
+
+@pytest.mark.parametrize("other", [("--seed", "2"), ("--steps", "50"), ("--validation", "0.3"), ("--method", "vat")])
+def test_other_options_in_the_same_folder_are_refused(table: Path, other: tuple[str, str]) -> None:
+    assert "runs/flowers holds a fit of other data or options; give another --out" in refused(*FIT, *other, cwd=table)
+
+
+def test_other_data_in_the_same_folder_are_refused(table: Path, tmp_path: Path) -> None:
+    shutil.copytree(table / "runs", tmp_path / "runs")
+    flowers(seed=1).to_csv(tmp_path / "flowers.csv", index=False)
+    assert "holds a fit of other data or options" in refused(*FIT, cwd=tmp_path)
+
+
+def test_a_folder_of_something_else_is_left_alone(table: Path) -> None:
+    (table / "mine").mkdir(exist_ok=True)
+    (table / "mine" / "thesis.txt").write_text("years of work")
+    said = l2i(*FIT, "--out", "mine", cwd=table)
+    assert said.code == 2
+    assert said.err == "l2i: mine holds something else already; give another --out\n"
+    assert (table / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_fit_that_was_cut_goes_on_to_the_same_end(table: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "again"
+    shutil.copytree(table / "runs/flowers", folder)
+    (folder / "fit.json").unlink()
+    (folder / "l2i" / "result.json").unlink()
+    sorted((folder / "l2i" / "checkpoints").iterdir())[-1].unlink()  # as it was at step 45
+    assert "is an unfinished fit; the command that began it goes on" in refused("impute", str(folder), cwd=table)
+    said = works(*FIT, "--out", str(folder), cwd=table)
+    assert "resuming from step 45" in said.err
+    (before, first), (after, second) = read_fit(table / "runs/flowers"), read_fit(folder)
+    assert (after.chosen, after.temperature, after.samples) == (before.chosen, before.temperature, before.samples)
+    assert all((first.outputs[name] == second.outputs[name]).all() for name in first.outputs)
+    assert (first.changes == second.changes).all()
+
+
+def test_a_real_process_stopped_by_a_signal_says_so_and_goes_on(table: Path, tmp_path: Path) -> None:
+    command = [*FIT, "--out", str(tmp_path / "run"), "--steps", "300"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "l2i", *command], cwd=table, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    saved = tmp_path / "run" / "supervised" / "checkpoints" / "0000000075.safetensors"
+    while not saved.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+    assert process.returncode == 143, err
+    assert "the same command goes on from there" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert not (tmp_path / "run" / "fit.json").exists()
+    for command_on_it in (("impute",), ("report",), ("predict", "flowers.csv"), ("export", "m.onnx")):
+        name, *rest = command_on_it
+        assert "is an unfinished fit" in refused(name, str(tmp_path / "run"), *rest, cwd=table)
+    said = works(*command, cwd=table)
+    assert "resuming from step" in said.err
+    assert (tmp_path / "run" / "fit.json").exists()
+
+
+def small(run: Run) -> Run:
+    return changed(run, device="cpu", threads=1, steps=20, model={"width": 8}, seed=2)
+
+
+def test_labels_of_test_rows_play_no_part_in_choice_or_imputation(table: Path, tmp_path: Path) -> None:
+    options = FitOptions(target=("label",), id="name", ignore=("kind",), test=0.4)
+    source = read_source(str(table / "flowers.csv"), options)
+    data = made_ready(source, options, small(Run()))
+    measured = data.parts == "test"
+    given = source.given.copy()
+    given[measured] = (given[measured] + 1) % 3
+    lying = ready(replace(source, given=given), data.inputs, data.parts, data.x, small(Run()))
+    found = []
+    for name, each in (("true", data), ("lying", lying)):
+        run, choices = planned(each, options, small, small(Run()))
+        runs = candidates(run, options, tmp_path / name, unlabeled=True)
+        found.append(finished(each, [trained_on(each, *item) for item in runs.items()], choices, {}))
+    (fitted, rows), (other, others) = found
+    assert [c.test for c in fitted.candidates] != [c.test for c in other.candidates]
+    assert (other.chosen, other.temperature, other.unlike) == (fitted.chosen, fitted.temperature, fitted.unlike)
+    assert [c.validation_cost for c in other.candidates] == [c.validation_cost for c in fitted.candidates]
+    blank = source.given < 0
+    mine, theirs = impute(fitted, rows), impute(other, others)
+    assert (mine.labels[blank] == theirs.labels[blank]).all()
+    assert (mine.confidence[blank] == theirs.confidence[blank]).all()
+
+
+def test_without_baselines_one_network_is_trained(table: Path) -> None:
+    out = ("--out", "runs/alone")
+    said = works(*FIT, *out, "--no-baselines", "--method", "vat", "--method.epsilon", "2", cwd=table)
+    assert "l2i: method: vat, weight 1 (as asked)" in said.err
+    assert "vat + L2I was the only one trained" in said.out
+    assert "was not compared: no network was trained on the labelled rows alone" in said.out
+    assert [path.name for path in (table / "runs/alone").iterdir() if path.is_dir()] == ["l2i"]
+    config = json.loads((table / "runs/alone/l2i/config.json").read_text())
+    assert (config["method"]["name"], config["method"]["epsilon"]) == ("vat", 2.0)
+    works("impute", "runs/alone", "--out", "alone.csv", cwd=table)
+    works("report", "runs/alone", cwd=table)
+
+
+def test_imputation_can_be_turned_off(table: Path) -> None:
+    said = works(*FIT, "--out", "runs/off", "--l2i.outer-update", "off", cwd=table)
+    assert "l2i: L2I: off (as asked)" in said.err
+    assert sorted(path.name for path in (table / "runs/off").iterdir() if path.is_dir()) == ["baseline", "supervised"]
+    works("report", "runs/off", cwd=table)
+
+
+def test_without_test_rows_there_is_a_fit_and_no_test_figure(table: Path) -> None:
+    works(*FIT, "--out", "runs/untested", "--test", "0", cwd=table)
+    fitted, rows = read_fit(table / "runs/untested")
+    assert not (rows.parts == "test").any() and all(c.test is None for c in fitted.candidates)
+    works("report", "runs/untested", cwd=table)

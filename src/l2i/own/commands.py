@@ -32,7 +32,7 @@ def fit(arguments: list[str]) -> int:
     options, others = parsed_first(FitOptions, rest, prog, FitOptions())
     from l2i.own.fit import described
     from l2i.own.fit import fit as fit_data
-    from l2i.own.places import checked_beside
+    from l2i.own.places import checked_beside, folder_for
     from l2i.report.verdict import verdict
 
     def override(run: Run) -> Run:
@@ -48,7 +48,7 @@ def fit(arguments: list[str]) -> int:
             raise InputError(f"--{wrong.replace('_', '-')} is not for your own data; use {ELSEWHERE[wrong]}")
         return changed
 
-    checked_beside(Path(options.out or f"runs/{Path(path).resolve().stem}"), Path(path))
+    checked_beside(folder_for(path, options), Path(path))
     folder, fitted, rows = fit_data(path, options, override, lambda line: tell(line, 0))
     table = [["", f"validation {fitted.figure_name}", f"test {fitted.figure_name}", "seconds", ""], *described(fitted)]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]

@@ -23,6 +23,7 @@ from l2i.own.choose import Facts, chosen, explained, paced
 from l2i.own.finish import Trained, finished, title_of
 from l2i.own.fitted import META, Choice, Fitted, Rows, read_fit, write_fit
 from l2i.own.parts import parts_of
+from l2i.own.places import folder_for
 from l2i.own.prepare import BLANK, ImageInputs, TableInputs, learned
 from l2i.own.reading import few
 from l2i.own.snapshots import watching
@@ -68,7 +69,7 @@ def fit(path: str, options: FitOptions, override: Override, say: Say) -> tuple[P
     first = override(expected(source, options))
     data = made_ready(source, options, first)
     run, choices = planned(data, options, override, first)
-    folder = Path(options.out or f"runs/{Path(path).resolve().stem}")
+    folder = folder_for(path, options)
     runs = candidates(run, options, folder, bool((data.parts == "unlabeled").any()))
     Trainer(list(runs.values())[-1], splits=data.splits).close()  # wrong input is found before anything is written
     asked = asked_for(path, options, run, data.splits)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from l2i.errors import InputError
+from l2i.options import FitOptions
 
 
 def checked_file(out: str | Path, suffixes: tuple[str, ...]) -> Path:
@@ -41,3 +42,8 @@ def checked_beside(folder: Path, data: Path) -> None:
         raise InputError(
             f"the fit would be written to {folder}, within the data in {data.resolve()}; give an --out elsewhere"
         )
+
+
+def folder_for(path: str, options: FitOptions) -> Path:
+    """Where the fit of a file or folder goes."""
+    return Path(options.out or f"runs/{Path(path).resolve().stem}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from l2i.options import FitOptions, ImputeOptions, PredictOptions, ReportOptions
 
 if TYPE_CHECKING:
     from l2i.config import Run
+    from l2i.own.fitted import Fitted, Rows
 
 ELSEWHERE = {  # fields of a run that other options of `fit` stand for
     "name": "--out",
@@ -30,26 +32,36 @@ def fit(arguments: list[str]) -> int:
     path, rest = positional(arguments, "fit", "PATH", "a file or folder", [])
     prog = f"l2i fit {path}"
     options, others = parsed_first(FitOptions, rest, prog, FitOptions())
-    from l2i.own.fit import described
     from l2i.own.fit import fit as fit_data
     from l2i.own.places import checked_beside, folder_for
-    from l2i.report.verdict import verdict
-
-    def override(run: Run) -> Run:
-        from l2i.config import Run
-
-        try:
-            changed = parsed(Run, others, prog, run)
-        except InputError as error:
-            raise InputError(f"{error}{nearest(others)}") from None
-        named = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in others}
-        wrong = next((name for name in ELSEWHERE if name in named), None)
-        if wrong is not None:
-            raise InputError(f"--{wrong.replace('_', '-')} is not for your own data; use {ELSEWHERE[wrong]}")
-        return changed
 
     checked_beside(folder_for(path, options), Path(path))
-    folder, fitted, rows = fit_data(path, options, override, lambda line: tell(line, 0))
+    folder, fitted, rows = fit_data(path, options, partial(changed, others, prog), lambda line: tell(line, 0))
+    told(fitted, rows)
+    print(f"in {folder}; next: l2i impute {folder} --out labels.csv, l2i report {folder}")
+    return 0
+
+
+def changed(others: list[str], prog: str, run: Run) -> Run:
+    """The run with the fields that arguments override."""
+    from l2i.config import Run
+
+    try:
+        found = parsed(Run, others, prog, run)
+    except InputError as error:
+        raise InputError(f"{error}{nearest(others)}") from None
+    named = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in others}
+    wrong = next((name for name in ELSEWHERE if name in named), None)
+    if wrong is not None:
+        raise InputError(f"--{wrong.replace('_', '-')} is not for your own data; use {ELSEWHERE[wrong]}")
+    return found
+
+
+def told(fitted: Fitted, rows: Rows) -> None:
+    """Print the candidates as a table, and the verdict."""
+    from l2i.own.fit import described
+    from l2i.report.verdict import verdict
+
     table = [["", f"validation {fitted.figure_name}", f"test {fitted.figure_name}", "seconds", ""], *described(fitted)]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     for row in table:
@@ -57,8 +69,6 @@ def fit(arguments: list[str]) -> int:
         print("  ".join([*cells, row[-1]]).rstrip())
     found = verdict(fitted, rows)
     print(*found.sentences, found.chosen, sep="\n")
-    print(f"in {folder}; next: l2i impute {folder} --out labels.csv, l2i report {folder}")
-    return 0
 
 
 def nearest(others: list[str]) -> str:

@@ -93,15 +93,7 @@ def finished(
 ) -> tuple[Fitted, Rows]:
     """Choose by the validation rows, calibrate on them, and gather what the other commands need."""
     best = kept(trained, data)
-    rows = Rows(
-        ids=data.source.ids,
-        parts=data.parts,
-        given=data.source.given,
-        outputs={t.candidate.name: t.outputs for t in trained},
-        changes=changes(best.snapshots, np.asarray(best.std) if best.std else None),
-        spread=best.spread,
-        sizes=data.source.sizes,
-    )
+    rows = gathered(data, trained, best)
     fitted = Fitted(
         source=source,
         inputs=data.inputs.to_json(),
@@ -123,6 +115,19 @@ def finished(
         **calibration(best, rows),
     )
     return shown(fitted, rows, data.source), rows
+
+
+def gathered(data: Data, trained: list[Trained], best: Trained) -> Rows:
+    """What is kept of every row."""
+    return Rows(
+        ids=data.source.ids,
+        parts=data.parts,
+        given=data.source.given,
+        outputs={t.candidate.name: t.outputs for t in trained},
+        changes=changes(best.snapshots, np.asarray(best.std) if best.std else None),
+        spread=best.spread,
+        sizes=data.source.sizes,
+    )
 
 
 def kept(trained: list[Trained], data: Data) -> Trained:

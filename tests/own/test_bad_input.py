@@ -174,3 +174,16 @@ def test_a_real_process_has_no_traceback_either(place: Path) -> None:
     assert done.stdout == ""
     assert done.stderr == "l2i: --target 'labl': flowers.csv has no such column; perhaps you meant 'label'\n"
     assert [path.name for path in place.iterdir()] == ["flowers.csv"]
+
+
+def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path) -> None:
+    (tmp_path / "book.xlsx").write_bytes(b"PK")
+    assert "save it as CSV" in refused("fit", "book.xlsx", "--target", "y", cwd=tmp_path)
+
+
+def test_an_id_is_no_target(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i},person-{i}" for i in range(60))
+    (tmp_path / "people.csv").write_text(f"x,name\n{rows}\n")
+    assert "60 classes in 60 labelled rows: is it the right column?" in refused(
+        "fit", "people.csv", "--target", "name", cwd=tmp_path
+    )

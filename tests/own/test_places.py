@@ -117,3 +117,8 @@ def test_files_and_messages_work_whatever_the_locale(fitted: Path) -> None:
     assert (fitted / "ä.html").read_bytes() == (fitted / "a.html").read_bytes()
     done = in_ascii("report", "run", "--out", "ö/b.html", cwd=fitted)
     assert done.returncode == 2 and b"its folder is not there" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_a_fit_is_told_from_a_run(fitted: Path) -> None:
+    assert "is the folder of a fit" in refused("evaluate", "run", cwd=fitted)
+    assert "is part of the fit run" in refused("evaluate", "run/l2i", cwd=fitted)

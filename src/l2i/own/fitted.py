@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from l2i.errors import InputError
 from l2i.training.checkpoint import write_whole
+from l2i.training.folder import FIT
 
-META, ROWS, OUTPUTS = "fit.json", "rows.parquet", "outputs.safetensors"
+META, ROWS, OUTPUTS = FIT, "rows.parquet", "outputs.safetensors"
 VERSION = 1
 PREFERRED = ("l2i", "baseline", "supervised")  # what has learned from more first
 Part = Literal["labeled", "unlabeled", "validation", "test"]

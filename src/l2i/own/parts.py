@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from l2i.errors import InputError
 from l2i.shares import Count, resolved
 
+FEW = 40  # labelled rows, up to which classes may have a row each
 MOST = 2000  # rows set aside by a share: more would tell little more
 
 
@@ -30,6 +31,12 @@ def parts_of(given: NDArray[Any], *, validation: Count, test: Count, seed: int) 
         spare = np.delete(spare, first)  # one of each class stays
     spare = spare[np.argsort(given[spare] if classes else given[spare, 0], kind="stable")]
     total = sum(wanted.values())
+    different = len(np.unique(given[known]))
+    if classes and 2 * different > len(known) > FEW:
+        raise InputError(
+            f"the target has {different:,} classes in {len(known):,} labelled rows: is it the right column? "
+            "For numbers, give --task regression"
+        )
     if total > len(spare) - (not classes):
         raise InputError(
             f"{len(known):,} labelled rows are too few to set {wanted['validation']} aside to choose by and "

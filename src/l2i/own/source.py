@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["NewData", "ReadOptions", "Source", "read_new", "read_source"]
+SHEETS = (".xlsx", ".xls", ".ods")
 MOST_CELL, MOST_TEXT = 200, 400  # characters of a sample that are shown
 
 
@@ -83,7 +84,9 @@ def read_source(path: str, options: ReadOptions, told: Told | None = None) -> So
         raise unreadable_path(error, path) from None
     except InputError as error:
         raise InputError(one_line(str(error))) from None
-    raise InputError(f"{path} is of no known kind; give a folder of images, or one of {', '.join((*TABLES, '.npz'))}")
+    kinds = ", ".join((*TABLES, ".npz"))
+    how = "save it as CSV" if place.suffix.lower() in SHEETS else f"give a folder of images, or one of {kinds}"
+    raise InputError(f"{path} is of no known kind; {how}")
 
 
 def _table(path: Path, options: ReadOptions) -> Source:

@@ -23,6 +23,7 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK = ".lock"
+FIT = "fit.json"  # what marks the folder of a fit on own data, whose runs lie in it
 BEST = "best"  # the folder of the averaged model that early stopping chose
 ELSEWHERE = ("out", "device", "engine", "data.root", "data.workers")  # fields that may differ when a run goes on
 
@@ -67,6 +68,8 @@ def folder_of(run: Run) -> Path:
 def read_run(folder: Path) -> Run:
     """The configuration that a run folder holds."""
     path = folder / "config.json"
+    if (folder / FIT).is_file():
+        raise InputError(f"{folder} is the folder of a fit, not of a run; 'l2i report {folder}' tells of it")
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder (it has no config.json); give another")
     try:
@@ -137,15 +140,23 @@ def match(folder: Path, there: dict[str, Any], run: Run) -> None:
 
 def same_data(folder: Path, meta: dict[str, Any], splits: Splits, *, given: bool) -> None:
     """That a checkpoint's run was trained on these samples: labels, scales and splits would differ on others."""
-    if meta.get("given") and not given:
-        raise InputError(
-            f"{folder} was trained on splits given in Python; open it there: l2i.load_model('{folder}', splits=…)"
-        )
+    known_here(folder, meta, given=given)
     if meta.get("data", splits.fingerprint()) != splits.fingerprint():
         raise InputError(
             f"{folder} was trained on other data than is there now; give the --data.root that it was trained with, "
             "put back what was changed there, or train anew in another --out"
         )
+
+
+def known_here(folder: Path, meta: dict[str, Any], *, given: bool) -> None:
+    """That the data of a checkpoint's run can be had: splits given in Python, or own data, have no name."""
+    if not meta.get("given") or given:
+        return
+    if (folder.parent / FIT).is_file():
+        raise InputError(f"{folder} is part of the fit {folder.parent}; 'l2i report {folder.parent}' tells of it")
+    raise InputError(
+        f"{folder} was trained on splits given in Python; open it there: l2i.load_model('{folder}', splits=…)"
+    )
 
 
 def claim(folder: Path, run: Run) -> None:

@@ -13,7 +13,7 @@ from l2i.data.split import Splits
 from l2i.errors import InputError
 from l2i.training.checkpoint import load_checkpoint, newest_whole, path_of
 from l2i.training.evaluate import best_step, curve
-from l2i.training.folder import BEST, read_result, read_run, same_data
+from l2i.training.folder import BEST, known_here, read_result, read_run, same_data
 from l2i.training.log import Row, rows_of
 from l2i.training.trainer import Trainer
 from l2i.validate import fields_of
@@ -73,8 +73,9 @@ def _opened(
     run = replace(read_run(Path(folder)), engine="auto")  # looking at a run needs no graph, nor a GPU
     run = run if device is None else replace(run, device=device)
     run = run if root is None else replace(run, data={"root": root})
-    trainer = Trainer(run, splits=splits, model=model)
     tensors, meta = newest_whole(Path(folder) / "checkpoints")
+    known_here(Path(folder), meta, given=splits is not None)  # before the data set of the run's name is read
+    trainer = Trainer(run, splits=splits, model=model)
     same_data(Path(folder), meta, trainer.splits, given=trainer.given)
     return trainer, tensors, meta["step"]
 

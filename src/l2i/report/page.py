@@ -28,8 +28,8 @@ from l2i.training.folder import read_result
 PARTS = {
     "labeled": "labelled rows trained on",
     "unlabeled": "unlabelled rows",
-    "validation": "labelled rows held out for validation",
-    "test": "labelled rows held out for the test",
+    "validation": "validation rows",
+    "test": "test rows",
 }
 HERE = Path(__file__).parent
 SUFFIXES = (".html", ".htm")

@@ -18,6 +18,8 @@ from l2i.methods.fixmatch import FixMatch
 from l2i.models.base import Network
 from l2i.registry import load, unknown
 
+Precision = Literal["auto", "float32", "tf32", "bf16", "float64"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
@@ -128,7 +130,7 @@ class Run:
     """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
     threads: int = 0
     """CPU threads of torch; 0 leaves its choice. Small networks are fastest, and the same everywhere, with 1."""
-    precision: Literal["auto", "float32", "tf32", "bf16", "float64"] = "auto"
+    precision: Precision = "auto"
     """Of the forwards: bf16 is autocast, with parameters and costs in float32; tf32 is float32 with the matrix units'
     rounding. auto: bf16 on a GPU, where nothing is lost in its rounding, and float32 elsewhere."""
     engine: Literal["auto", "eager", "graph"] = "auto"

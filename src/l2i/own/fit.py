@@ -219,7 +219,7 @@ def trained_on(data: Data, name: str, run: Run, place: str = "") -> Trained:
         run, splits=data.splits, label=title_of(name, run) + place, watch=watching(folder / "snapshots", data.rows_on)
     )
     with cpu_threads(run.threads):
-        trainer, _ = load_trainer(folder, splits=data.splits)
+        trainer, _ = load_trainer(folder, splits=data.splits, precision="float32")  # as `predict` and exports answer
         with closing(trainer):
             return Trained.of(name, trainer, result, data, folder / "snapshots")
 

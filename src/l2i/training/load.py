@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from l2i.batch import Params
-from l2i.config import replace
+from l2i.config import Precision, replace
 from l2i.data.split import Splits
 from l2i.errors import InputError
 from l2i.training.checkpoint import load_checkpoint, newest_whole, path_of
@@ -28,9 +28,13 @@ def load_trainer(
     model: nn.Module | None = None,
     device: str | None = None,
     root: str | None = None,
+    precision: Precision | None = None,
 ) -> tuple[Trainer, int]:
-    """The trainer of a run with its averaged model, the newest or the one chosen early, and the step that it is of."""
-    trainer, tensors, step = _opened(folder, splits=splits, model=model, device=device, root=root)
+    """The trainer of a run with its averaged model, the newest or the one chosen early, and the step that it is of.
+
+    `precision` is that of its forwards, where it is not to be the run's.
+    """
+    trainer, tensors, step = _opened(folder, splits=splits, model=model, device=device, root=root, precision=precision)
     trainer.load_teacher(tensors)
     return trainer, _chosen(folder, trainer, step)
 
@@ -68,11 +72,13 @@ def _opened(
     model: nn.Module | None = None,
     device: str | None = None,
     root: str | None = None,
+    precision: Precision | None = None,
 ) -> tuple[Trainer, Params, int]:
     """A new trainer, and the state and step of the run's newest checkpoint."""
     run = replace(read_run(Path(folder)), engine="auto")  # looking at a run needs no graph, nor a GPU
     run = run if device is None else replace(run, device=device)
     run = run if root is None else replace(run, data={"root": root})
+    run = run if precision is None else replace(run, precision=precision)
     tensors, meta = newest_whole(Path(folder) / "checkpoints")
     known_here(Path(folder), meta, given=splits is not None)  # before the data set of the run's name is read
     trainer = Trainer(run, splits=splits, model=model)

@@ -191,7 +191,7 @@ def test_options_that_could_do_nothing_are_refused(tmp_path: Path) -> None:
 def test_what_is_not_there_or_of_no_known_kind_is_said(tmp_path: Path) -> None:
     assert "there is no file or folder" in wrong(tmp_path / "none.csv", "y")
     assert "cannot be read (File name too long)" in wrong(tmp_path / ("a" * 300), "y")
-    message = wrong(written(tmp_path / "a.xlsx", "x"), "y")
+    message = wrong(written(tmp_path / "a.doc", "x"), "y")
     assert "no known kind" in message and ".parquet" in message
 
 

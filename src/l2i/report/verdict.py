@@ -90,6 +90,8 @@ def _facts(ours: str, theirs: str, a: Estimate, b: Estimate, found: Estimate, pa
         pair = f"{ours} has an RMSE of {significant(a.value)} on {where}, {theirs} of {significant(b.value)}"
         size, way = significant(abs(found.value), 2), "lower" if found.value < 0 else "higher"
     error = f"± {found.error:.1f}" if classes else f"± {significant(found.error, 2)}"
+    if found.value == found.error == 0:
+        return f"{pair} (no difference on any row)"
     told_so = "no difference" if found.value == 0 else f"{size} {way}"
     few = not classes and found.rows < FEW_TARGETS
     too_few = f"under {FEW_TARGETS} rows nothing is claimed" if few else "the rows are too few to tell it from chance"

@@ -24,6 +24,19 @@ CHOICES = (
     Choice(name="steps", value="2,000", why="as many as end within ten minutes on this machine"),
 )
 
+SECTIONS = [
+    "verdict",
+    "figures",
+    "curves",
+    "calibration",
+    "confusion",
+    "sureness",
+    "samples",
+    "warnings",
+    "choices",
+    "configuration",
+]
+
 
 def parts(counts: dict[str, int] = COUNTS) -> np.ndarray:
     return np.array([part for part, n in counts.items() for _ in range(n)], dtype=np.str_)

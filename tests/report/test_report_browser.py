@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fit_folders import class_rows, fitted_for, picture_samples, write_folder
+from fit_folders import SECTIONS, class_rows, fitted_for, picture_samples, write_folder
 
 from l2i.report import write_report
 from l2i.report.confusion import WHOLE
@@ -56,18 +56,7 @@ def test_a_browser_shows_all_sections_without_errors_or_requests(folder: Path, t
     log = tmp_path / "net.json"
     document, said = dumped(write_report(folder), tmp_path / "profile", f"--log-net-log={log}")
     assert "CONSOLE" not in said
-    for name in (
-        "verdict",
-        "figures",
-        "curves",
-        "calibration",
-        "confusion",
-        "sureness",
-        "samples",
-        "warnings",
-        "choices",
-        "configuration",
-    ):
+    for name in SECTIONS:
         assert f'<section id="{name}"' in document
     assert requests(log) == []
 

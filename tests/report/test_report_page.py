@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from fit_folders import class_rows, fitted_for, picture_samples, png, target_rows, without, write_folder
+from fit_folders import SECTIONS, class_rows, fitted_for, picture_samples, png, target_rows, without, write_folder
 
 from l2i.errors import InputError
 from l2i.own.fitted import Choice, Sample
@@ -17,18 +17,6 @@ from l2i.report.curves import changes_of
 from l2i.report.sureness import data_uri
 from l2i.report.svg import breakable, tag, tick
 
-SECTIONS = [
-    "verdict",
-    "figures",
-    "curves",
-    "calibration",
-    "confusion",
-    "sureness",
-    "samples",
-    "warnings",
-    "choices",
-    "configuration",
-]
 NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=1>', "</svg></style><b onclick='x'>&amp;", "{{ 7 * 7 }}")
 VOID = {"meta", "img", "br", "wbr"}
 

@@ -1,6 +1,7 @@
 """The bench: its counts against hand counts and torch's own, and the command as a person uses it, on a CPU."""
 
 import json
+import sys
 from contextlib import closing
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from l2i.bench.cases import GROUPS, VARIANTS, chosen, splits_of
@@ -34,6 +37,23 @@ def tcdcn_multiplications() -> tuple[int, int]:
     return layers[0], sum(layers)
 
 
+def encoder_operations(*, depth: int, width: int, length: int, classes: int) -> int:
+    """Of a text's forward: each layer's four matrices and two that are four times as large, attention, and the head."""
+    linear = 2 * 12 * width**2 * length
+    attention = 4 * length**2 * width
+    return depth * (linear + attention) + 2 * width**2 + 2 * width * classes  # the pooler has the first token alone
+
+
+def attended(x: list[torch.Tensor], mask: torch.Tensor | None, *, dropout: float = 0.0) -> tuple[Counter, Counter]:
+    """The counts of attention and of its backward."""
+    q, k, v = x
+    with Counter() as forward:
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    with Counter() as backward:
+        torch.autograd.grad(out, x, torch.empty_like(out))
+    return forward, backward
+
+
 def test_a_convolution_counts_as_by_hand_forward_and_backward() -> None:
     layer, x = nn.Conv2d(3, 8, 3, padding=1), torch.rand(2, 3, 6, 6, requires_grad=True)
     images, kernels, maps = 2 * 3 * 36, 8 * 3 * 9, 2 * 8 * 36
@@ -42,7 +62,7 @@ def test_a_convolution_counts_as_by_hand_forward_and_backward() -> None:
     assert forward.operations == 2 * maps * 3 * 9
     assert forward.bytes == FLOAT * (images + kernels + 8 + maps)
     with Counter() as backward:
-        torch.autograd.grad(out, [x, layer.weight, layer.bias], torch.rand_like(out))
+        torch.autograd.grad(out, [x, *layer.parameters()], torch.rand_like(out))
     assert backward.operations == 2 * forward.operations
     assert backward.bytes == FLOAT * (maps + 2 * images + 2 * kernels + 8)
 
@@ -74,10 +94,38 @@ def test_half_precision_counts_half_the_bytes_and_an_expanded_tensor_once() -> N
     assert counter.bytes == FLOAT * (5 + 35 + 21)
 
 
+def test_attention_in_one_kernel_counts_as_its_two_products_forward_and_backward() -> None:
+    x = [torch.rand(2, 3, 8, 4, requires_grad=True) for _ in range(3)]
+    mask = torch.ones(2, 1, 1, 8, dtype=torch.bool).expand(-1, 1, 8, -1)
+    forward, backward = attended(x, mask)
+    assert (forward.operations, backward.operations) == (2 * 2 * (2 * 3 * 8 * 8 * 4), 4 * 2 * (2 * 3 * 8 * 8 * 4))
+    assert (forward.bytes, backward.bytes) == (4 * FLOAT * x[0].numel(), 7 * FLOAT * x[0].numel())
+    with sdpa_kernel(SDPBackend.MATH):
+        plain = attended(x, mask)
+    dropped = attended(x, mask, dropout=0.1)  # of which a CPU has no kernel
+    for counted in (plain, dropped):
+        assert [c.operations for c in counted] == [forward.operations, backward.operations]
+        assert counted[0].bytes > forward.bytes
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+def test_the_attention_kernels_of_a_gpu_count_alike(kernel: str) -> None:
+    x = [torch.empty(2, 3, 8, 32, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3)]
+    bias = torch.empty(2, 1, 8, 8, dtype=torch.bfloat16, device="meta").expand(-1, 3, -1, -1)
+    rest: tuple[Any, ...] = (0.1,) if kernel == "flash" else (bias, True, 0.1)
+    with Counter() as forward:
+        out, *_ = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention")(*x, *rest)
+    with Counter() as backward:
+        torch.autograd.grad(out, x, torch.empty_like(out))
+    assert (forward.operations, backward.operations) == (4 * 2 * 3 * 8 * 8 * 32, 8 * 2 * 3 * 8 * 8 * 32)
+    assert (forward.bytes, backward.bytes) == (4 * 2 * x[0].numel(), 7 * 2 * x[0].numel())
+
+
+@pytest.mark.parametrize("group", ["landmarks", "text"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_step_has_the_operations_that_torch_counts(variant: str) -> None:
-    case = chosen(BenchOptions(groups=("landmarks",), variants=(variant,), engine="eager"), CPU)["landmarks"][0]
-    trainer = Trainer(case.run, splits=splits_of("landmarks", CPU, case.run))
+def test_a_step_has_the_operations_that_torch_counts(variant: str, group: str) -> None:
+    case = chosen(BenchOptions(groups=(group,), variants=(variant,), engine="eager"), CPU)[group][0]
+    trainer = Trainer(case.run, splits=splits_of(group, CPU, case.run))
     with closing(trainer), FlopCounterMode(display=False) as torchs, Counter() as ours:
         trainer.step(0)
     assert ours.operations == torchs.get_total_flops() > 0
@@ -107,10 +155,47 @@ def test_json_has_every_figure_and_they_make_sense(capsys: pytest.CaptureFixture
         assert case["ms_min"] <= case["ms"] <= case["ms_max"] and case["host_us"] is None
         assert case["floor_ms"] > 0 and case["share"] == pytest.approx(case["floor_ms"] / case["ms"])
         assert case["images_per_second"] == pytest.approx(32e3 / case["ms"])
+        samples = 32 if case["variant"] == "base" else 48  # with the hold-out ones
+        assert case["samples_per_second"] * case["ms"] == pytest.approx(1e3 * samples)
         assert set(case["memory_mib"]) == {"reserved", "allocated", "resident"}
     first, forward = tcdcn_multiplications()
     # 16 imputed; 16 labelled and 16 students' forward and backward, but no gradient of the images
     assert base["operations"] == pytest.approx(2 * (16 * forward + 32 * (3 * forward - first)), rel=1e-4)
+
+
+def test_texts_are_benched_with_every_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    told = benched(capsys, "--groups", "text")
+    assert [case["variant"] for case in told["cases"]] == list(VARIANTS)
+    for case in told["cases"]:
+        assert (case["group"], case["network"], case["images_per_second"]) == ("text", "bert-2-64", None)
+        samples = 8 + 24 + (0 if case["variant"] == "base" else 8)
+        assert case["samples_per_second"] * case["ms"] == pytest.approx(1e3 * samples)
+    base, _, exact, _ = told["cases"]
+    forward = encoder_operations(depth=2, width=64, length=32, classes=2)
+    # 24 imputed; 8 labelled and 24 students' forward and backward
+    assert base["operations"] == pytest.approx((24 + 3 * (8 + 24)) * forward, rel=1e-4)
+    assert exact["operations"] > 2 * base["operations"] and exact["bytes"] > base["bytes"]
+
+
+def test_made_up_texts_have_ends_and_no_padding_and_the_strong_view_replaces_words() -> None:
+    run_ = chosen(BenchOptions(groups=("text",), variants=("base",)), CPU)["text"][0].run
+    splits = splits_of("text", CPU, run_)
+    x = splits.unlabeled.x
+    assert isinstance(x, torch.Tensor) and splits.tokens is not None
+    assert x.shape[1] == run_.data.text.length == 32 and x[:, 1:-1].min() > 103 and x.max() < splits.tokens.size
+    assert set(x[:, 0].tolist()) == {101} and set(x[:, -1].tolist()) == {102}
+    view, _ = splits.view(run_.data.strong, x, torch.Generator().manual_seed(0))
+    assert (view[:, [0, -1]] == x[:, [0, -1]]).all()
+    assert (view != x)[:, 1:-1].float().mean().item() == pytest.approx(0.3, abs=0.05)
+
+
+def test_without_what_reads_texts_the_other_groups_are_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert list(chosen(BenchOptions(), CPU)) == [group for group in GROUPS if group != "text"]
+    assert run([*SMALL, "1", "--groups", "landmarks", "text"]) == 2
+    assert "pip install 'l2i[text]'" in capsys.readouterr().err
 
 
 def test_the_table_prints_every_row_and_its_conditions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,6 +204,7 @@ def test_the_table_prints_every_row_and_its_conditions(capsys: pytest.CaptureFix
     rows = [line.split()[:4] for line in told.out.splitlines() if "16+16" in line]
     assert rows == [["landmarks", "base", "tcdcn", "16+16"], ["landmarks", "learnable", "tcdcn", "16+16"]]
     assert "Ceilings: " in told.out and "torch" in told.out
+    assert "samples/s: " in told.out and "for texts, sequences" in told.out
     assert "…" not in told.out and "landmarks: timing base, learnable" in told.err
 
 
@@ -130,12 +216,15 @@ def test_on_a_gpu_the_runs_are_the_recipes() -> None:
     assert last.data.strong.randaugment == 2 and groups["fixmatch"][0].run.l2i.outer_unlabeled == 0
     assert groups["mean-teacher"][0].network == "wide-resnet-28-2"
     assert groups["landmarks"][1].run.batch.unlabeled == 128
+    text = groups["text"][0]
+    assert (text.network, text.run.model.weights, text.run.data.text.length) == ("bert-6-384", "random", 128)
+    assert (text.run.batch.labeled, text.run.batch.unlabeled, text.run.batch.holdout) == (8, 24, 8)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--groups", "gan"], "unknown group 'gan'; choose one of mean-teacher, mixmatch, fixmatch, landmarks"),
+        (["--groups", "gan"], "unknown group 'gan'; choose one of mean-teacher, mixmatch, fixmatch, landmarks, text"),
         (["--groups", "fixmach"], "perhaps you meant 'fixmatch'"),
         (["--variants", "sum"], "choose one of base, last-layer, exact, learnable"),
         (["--blocks", "-1"], "blocks=-1 must be at least 0"),

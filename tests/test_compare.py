@@ -117,3 +117,27 @@ def test_a_gain_is_ours_less_the_baselines_seed_by_seed() -> None:
     base, ours = line("base", 10.0, 20.0), line("ours", 8.0, 16.0)
     assert ours.gain(base) == "-3.00 ± 1.00"
     assert ours.gain(None) == ""
+
+
+def test_fields_of_every_run_can_be_changed() -> None:
+    changes = ("optim.lr=0.01", "batch.labeled=16", "l2i.share=False", "data.weak.flip=true", "eval_every=7")
+    planned = plan(recipes.table("aflw"), CompareOptions(change=changes, seeds=1))
+    for (run,) in planned.values():
+        assert (run.optim.lr, run.batch.labeled, run.eval_every) == (0.01, 16, 7)
+        assert not run.l2i.share and run.data.weak.flip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("optim.lr", "--change takes FIELD=VALUE, as in --change optim.lr=0.001; it was given 'optim.lr'"),
+        ("steps=3", "--change steps: 'l2i compare' has an option of its own for that"),
+        ("optim.rl=3", "aflw/sl-91: Unrecognized options: --optim.rl, 3; perhaps you meant --optim.lr"),
+        ("method.threshold=0.5", "aflw/sl-91: Unrecognized options: --method.threshold"),
+        ("optim.lr=fast", "aflw/sl-91: "),
+    ],
+)
+def test_what_cannot_be_changed_is_said(change: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        plan(recipes.table("aflw"), CompareOptions(change=(change,), seeds=1))
+    assert message in str(error.value)

@@ -7,7 +7,10 @@ if TYPE_CHECKING:
     from l2i import recipes
     from l2i.config import L2I, Data, Optim, Run, replace
     from l2i.data.augment import Augment
-    from l2i.data.split import DataSet, Samples, Splits, draw_splits
+    from l2i.data.draw import draw_splits
+    from l2i.data.split import DataSet, Samples, Splits
+    from l2i.data.tokenized import Text, Tokenizer
+    from l2i.data.words import Words, tokens_of
     from l2i.errors import InputError, NonFiniteCost, Stopped
     from l2i.estimators import L2IClassifier, L2IRegressor, LabeledKFold
     from l2i.training.load import load_model
@@ -29,11 +32,15 @@ __all__ = [
     "Samples",
     "Splits",
     "Stopped",
+    "Text",
+    "Tokenizer",
     "Trainer",
+    "Words",
     "draw_splits",
     "load_model",
     "recipes",
     "replace",
+    "tokens_of",
     "train",
 ]
 __version__ = "0.1.0"
@@ -41,7 +48,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "l2i.config": ("L2I", "Data", "Optim", "Run", "replace"),
     "l2i.data.augment": ("Augment",),
-    "l2i.data.split": ("DataSet", "Samples", "Splits", "draw_splits"),
+    "l2i.data.draw": ("draw_splits",),
+    "l2i.data.split": ("DataSet", "Samples", "Splits"),
+    "l2i.data.tokenized": ("Text", "Tokenizer"),
+    "l2i.data.words": ("Words", "tokens_of"),
     "l2i.errors": ("InputError", "NonFiniteCost", "Stopped"),
     "l2i.estimators": ("L2IClassifier", "L2IRegressor", "LabeledKFold"),
     "l2i.training.load": ("load_model",),

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from l2i import recipes
+from l2i.arguments import parsed
 from l2i.config import Run, replace
 from l2i.errors import InputError
 from l2i.options import CompareOptions
@@ -17,6 +18,8 @@ from l2i.statistic import with_error
 from l2i.training.folder import Result
 from l2i.training.together import train_together
 from l2i.validate import validate
+
+OWN = ("name", "seed", "steps", "out", "device", "precision", "engine", "data.root")  # fields with options of their own
 
 
 @dataclass(frozen=True)
@@ -94,9 +97,32 @@ def at(run: Run, options: CompareOptions, *, seed: int, steps: int | None = None
     name = run.name + suffix
     out = str(Path(options.out) / f"{name.replace('/', '-')}-seed{seed}")
     wanted = next(s for s in (steps, options.steps, run.steps) if s is not None)
-    placed = replace(run, data={"root": options.data.root})
+    placed = replace(changed(run, options.change), data={"root": options.data.root})
     how = {"device": options.device, "precision": options.precision, "engine": options.engine}
     return replace(placed, name=name, seed=seed, steps=wanted, out=out, **how)
+
+
+def changed(run: Run, changes: tuple[str, ...]) -> Run:
+    """The run with the fields that `changes` name, as FIELD=VALUE."""
+    words = [word for change in changes for word in flags_of(change)]
+    try:
+        return parsed(Run, words, "l2i train RECIPE", run) if words else run
+    except InputError as error:
+        raise InputError(f"{run.name}: {error}") from None  # what one cell has another may lack
+
+
+def flags_of(change: str) -> list[str]:
+    """FIELD=VALUE as the command line of a run takes it: of true and false, a flag or its opposite."""
+    name, equals, value = change.partition("=")
+    if not equals or name.startswith("-"):
+        raise InputError(f"--change takes FIELD=VALUE, as in --change optim.lr=0.001; it was given '{change}'")
+    if name.replace("-", "_") in OWN:
+        raise InputError(f"--change {name}: 'l2i compare' has an option of its own for that; see its --help")
+    section, dot, field = name.replace("_", "-").rpartition(".")
+    return {
+        "true": [f"--{section}{dot}{field}"],
+        "false": [f"--{section}{dot}no-{field}"],
+    }.get(value.lower(), [f"--{section}{dot}{field}", value])
 
 
 def trained(runs: list[Run], options: CompareOptions) -> list[Result]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from l2i.data.augment import Augment
 from l2i.data.loader import Batches
+from l2i.data.tokenized import Text
 from l2i.errors import InputError
 from l2i.methods import METHODS
 from l2i.methods.base import Method
@@ -33,6 +34,10 @@ class Data:
     """Labelled samples, a multiple of the number of classes; or a share such as 0.05 of each class, 1.0 for all."""
     num_validation: int | float = 100
     """Validation samples, for choosing settings, never trained on; a number, or a share of the training samples."""
+    num_test: int | float = 1.0
+    """Test samples, drawn alike for every seed: a number, or a share; 1.0 for all. On a CPU, all may take long."""
+    text: Text = field(default_factory=Text)
+    """How texts are read."""
     weak: Augment = field(default_factory=Augment)
     """The weak view: labelled, hold-out and imputed samples."""
     strong: Augment = field(default_factory=Augment)
@@ -57,12 +62,19 @@ class Optim:
     """Weight decay; 'decay' says which kind."""
     decay: Literal["decoupled", "l2"] = "decoupled"
     """decoupled: θ ← (1 − weight_decay)·θ once a step, whatever the rate; l2: added to every gradient."""
-    schedule: Literal["constant", "step", "cosine"] = "constant"
-    """How the rate changes: not at all, by gamma at each milestone, or as FixMatch's cosine."""
+    schedule: Literal["constant", "step", "cosine", "linear"] = "constant"
+    """How the rate changes: not at all, by gamma at each milestone, as FixMatch's cosine, or linearly to 0."""
+    warmup: int | float = 0
+    """Steps over which the rate first grows linearly from 0, or a share of the run such as 0.1; then the schedule
+    goes on as if there had been none."""
     milestones: tuple[int | float, ...] = ()
     """Steps at which the 'step' schedule lowers the rate, or shares of the run such as 0.5."""
     gamma: float = 0.1
     """Factor of the 'step' schedule."""
+    clip: float = 0.0
+    """The largest norm of a gradient; a larger one is scaled down to it. 0 for no limit."""
+    layer_decay: float = 1.0
+    """encoder: the rate of each layer, compared with that of the layer above it; 1 for one rate."""
     ema_decay: float = 0.999
     """Decay of the teacher, the average of the model; it is what is evaluated."""
 

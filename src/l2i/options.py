@@ -38,6 +38,8 @@ class CompareOptions:
     """How a step is taken, as in a run: auto records it on a GPU."""
     equal_time: bool = True
     """Also train each baseline for as long as its L2I twin took."""
+    change: tuple[str, ...] = ()
+    """Fields of every run that should not be the recipe's, as in model.weights=FOLDER optim.lr=1e-4."""
     dry_run: bool = False
     """Say what would be trained, and train nothing."""
     data: Place = field(default_factory=Place)
@@ -72,10 +74,10 @@ class PicturesOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """Step times, memory and the time floor of this machine, on made-up images; on a CPU with a small network."""
+    """Step times, memory and the time floor of this machine, on made-up images and texts; small networks on a CPU."""
 
     groups: tuple[str, ...] = ()
-    """Of mean-teacher, mixmatch, fixmatch and landmarks; all by default."""
+    """Of mean-teacher, mixmatch, fixmatch, landmarks and text; all by default, text where transformers is installed."""
     variants: tuple[str, ...] = ()
     """Of base, last-layer, exact and learnable; all by default. Ratios need base."""
     device: str = "auto"

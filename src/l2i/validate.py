@@ -8,6 +8,7 @@ from typing import Any
 
 from l2i.config import L2I, Run, from_json, to_json
 from l2i.errors import InputError
+from l2i.models.base import Network
 
 MANY = 10**9
 RANGES: dict[str, tuple[float, float]] = {
@@ -20,6 +21,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "data.num_labeled": (0, MANY),
     "data.num_validation": (0, MANY),
     "data.workers": (0, 1024),
+    "data.num_test": (0, MANY),
+    "data.text.length": (1, MANY),
     **{
         f"data.{view}.{name}": (0, high)
         for view in ("weak", "strong")
@@ -33,12 +36,24 @@ RANGES: dict[str, tuple[float, float]] = {
             "fill": 255,
         }.items()
     },
+    **{
+        f"data.{view}.words.{name}": bounds
+        for view in ("weak", "strong")
+        for name, bounds in {
+            "paraphrase": (0, 1),
+            "replace": (0, 1),
+            "drop": (0, 0.999),
+            "mask": (0, 0.999),
+            "span": (1, 1000),
+        }.items()
+    },
     "batch.labeled": (1, MANY),
     "batch.unlabeled": (1, MANY),
     "batch.holdout": (1, MANY),
     "model.width": (1, MANY),
     "model.depth": (1, 10_000),
     "model.dropout": (0, 0.999),
+    "model.encoder_dropout": (0, 0.999),
     "method.weight": (0, 1e9),
     "method.rampup": (0, MANY),
     "method.threshold": (0, 1),
@@ -60,11 +75,22 @@ RANGES: dict[str, tuple[float, float]] = {
     "optim.momentum": (0, 0.99999),
     "optim.weight_decay": (0, 1),
     "optim.gamma": (0, 1),
+    "optim.warmup": (0, MANY),
+    "optim.clip": (0, 1e30),
+    "optim.layer_decay": (1e-3, 1),
     "optim.ema_decay": (0, 0.9999999),
 }
 
+ENCODERS = ("weights", "pooling", "frozen", "encoder_dropout", "checkpointing")  # fields of a model for texts alone
 COARSE = 0.5  # the least step of VAT that images in bf16 show
-COUNTS = ("data.num_labeled", "data.num_validation", "method.rampup", "optim.milestones")  # or shares
+COUNTS = (
+    "data.num_labeled",
+    "data.num_validation",
+    "data.num_test",
+    "method.rampup",
+    "optim.milestones",
+    "optim.warmup",
+)  # or shares
 
 
 def validate(run: Run) -> None:
@@ -89,6 +115,9 @@ def validate(run: Run) -> None:
         raise InputError("optim.schedule='step' needs optim.milestones, the steps at which the rate falls")
     if run.optim.nesterov and (run.optim.name != "sgd" or not run.optim.momentum):
         raise InputError("optim.nesterov is for optim.name='sgd' with an optim.momentum above 0; leave it out")
+    asked = [name for name in ENCODERS if getattr(run.model, name) != getattr(Network(), name)]
+    if run.model.name != "encoder" and asked:
+        raise InputError(f"model.{asked[0]} is for model.name='encoder', and this is '{run.model.name}'; leave it out")
     lost = lost_in_bf16(run)
     if run.precision == "bf16" and lost is not None:
         raise InputError(lost)

@@ -5,10 +5,11 @@ import torch
 
 from image_folders import write_class_folders
 from l2i.data.augment import Augment
+from l2i.data.draw import draw_splits
 from l2i.data.folders import read_class_folders
 from l2i.data.loader import Batches, Loader, beta_quantiles, pick, picked, step_seed
 from l2i.data.pixels import Pixels
-from l2i.data.split import DataSet, Samples, Splits, draw_splits
+from l2i.data.split import DataSet, Samples, Splits
 from l2i.errors import InputError
 from l2i.methods.mixup import MixUp
 from l2i.methods.pi_model import PiModel

@@ -3,9 +3,10 @@ from pathlib import Path
 import torch
 
 from formats import write_cifar10
+from l2i.data.draw import draw_splits
 from l2i.data.images import IMAGENET, cifar10
 from l2i.data.pixels import Pixels
-from l2i.data.split import DataSet, Samples, draw_splits
+from l2i.data.split import DataSet, Samples
 
 
 def images(count: int = 40) -> torch.Tensor:

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from l2i.data.digits import digits
-from l2i.data.split import DataSet, Samples, Splits, draw_splits
+from l2i.data.draw import draw_splits
+from l2i.data.split import DataSet, Samples, Splits
 from l2i.errors import InputError
 from l2i.shares import resolved
 

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel
 
 from l2i.batch import Imputed, Net, Student
 from l2i.bilevel import exact, unrolled
@@ -10,6 +13,7 @@ from l2i.bilevel.inner import lookahead, trainable
 from l2i.errors import InputError
 from l2i.models import MODELS
 from l2i.models.base import Network
+from l2i.models.text import Encoder
 from l2i.registry import load
 from problems import FLOAT64, relative
 
@@ -20,14 +24,18 @@ SIZES = {
     "resnet": Network(width=1, depth=8),
     "tcdcn": Network(),
 }
-SIDES = {name: (44, 60) if name == "tcdcn" else (8, 32) for name in MODELS}
+SIDES = {name: (44, 60) if name == "tcdcn" else (8, 32) for name in SIZES}
 
 
 def build(name: str, shape: tuple[int, ...], network: Network | None = None) -> nn.Module:
     return load("model", MODELS, name)(shape, 10, network or SIZES[name])
 
 
-@pytest.mark.parametrize(("name", "side"), [(name, side) for name in MODELS for side in SIDES[name]])
+def test_all_networks_are_tested_here_but_the_encoder_of_texts() -> None:
+    assert {*SIZES, "encoder"} == {*MODELS}
+
+
+@pytest.mark.parametrize(("name", "side"), [(name, side) for name in SIZES for side in SIDES[name]])
 def test_a_model_is_its_features_and_its_head(name: str, side: int) -> None:
     model = build(name, (3, side, side)).eval()
     x = torch.randn(4, 3, side, side)
@@ -36,7 +44,7 @@ def test_a_model_is_its_features_and_its_head(name: str, side: int) -> None:
     assert Head.of(model).module is model.head
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SIZES)
 def test_features_of_any_module_are_what_its_head_sees(name: str) -> None:
     side = SIDES[name][0]
     model, x = build(name, (1, side, side)).eval(), torch.randn(4, 1, side, side)
@@ -45,7 +53,7 @@ def test_features_of_any_module_are_what_its_head_sees(name: str) -> None:
     assert torch.equal(outputs, model(x))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SIZES)
 def test_forward_mode_through_a_model_equals_unrolling(name: str) -> None:
     side = SIDES[name][0]
     model = build(name, (1, side, side)).to(FLOAT64).train()
@@ -171,3 +179,58 @@ def test_resnet_has_its_relus_where_the_authors_have_them() -> None:
         assert float(h.min()) >= 0
     nn.init.normal_(model.encoder[5].bias, -1.0)
     assert float(model.features(torch.randn(4, 3, 16, 16)).min()) >= 0
+
+
+RANDOM = Network(name="encoder", weights="random", width=32)
+
+
+@pytest.mark.parametrize("frozen", ["none", "embeddings", "encoder"])
+def test_frozen_parts_of_an_encoder_take_no_gradients(frozen: str) -> None:
+    model = build("encoder", (8,), replace(RANDOM, frozen=frozen))
+    every, head = {name for name, _ in model.named_parameters()}, {"head.weight", "head.bias"}
+    taken = {"none": every, "embeddings": every - {"body.embeddings.word_embeddings.weight"}, "encoder": head}[frozen]
+    assert trainable(model).keys() == taken
+    model(torch.randint(5, 99, (2, 8))).sum().backward()
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == taken
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "pooler"])
+def test_nothing_that_an_encoders_pooling_leaves_out_is_trained(pooling: str) -> None:
+    model = build("encoder", (8,), replace(RANDOM, pooling=pooling))
+    model(torch.randint(5, 99, (2, 8))).square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_an_encoder_refuses_images() -> None:
+    with pytest.raises(InputError, match=r"token ids \[L\], not samples of shape \[3, 8, 8\]; use"):
+        build("encoder", (3, 8, 8), RANDOM)
+
+
+def test_random_weights_are_a_bert_of_this_size() -> None:
+    model = build("encoder", (16,), replace(RANDOM, width=64, depth=3, dropout=0.25, encoder_dropout=0.0))
+    assert len(model.body.encoder.layer) == 3
+    assert (model.head.in_features, model.body.config.num_attention_heads) == (64, 2)
+    assert model(torch.randint(5, 99, (2, 16))).shape == (2, 10)
+    assert [m.p for m in model.modules() if isinstance(m, nn.Dropout) and m.p] == [model.dropout.p] == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "wanted"),
+    [
+        ("gpt2", {"pad_token_id": 0}, "is a decoder, whose tokens see none after them; give an encoder"),
+        ("bart", {"d_model": 16}, "is a decoder, whose tokens see none after them; give an encoder"),
+        ("gpt2", {}, "has no pad_token_id; write the tokenizer's there"),
+        ("t5", {"d_kv": 8, "d_ff": 8}, "is no encoder of token ids alone"),
+    ],
+)
+def test_networks_that_are_no_encoders_are_refused(name: str, sizes: dict[str, int], wanted: str) -> None:
+    small = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    body = AutoModel.from_config(AutoConfig.for_model(name, **(small | sizes)))
+    with pytest.raises(InputError, match=wanted):
+        Encoder(body, 2, RANDOM)
+
+
+def test_networks_that_cannot_pass_layers_again_say_so() -> None:
+    body = AutoModel.from_config(AutoConfig.for_model("mpnet", hidden_size=16, num_attention_heads=2, vocab_size=40))
+    with pytest.raises(InputError, match=r"cannot pass its layers again; use model\.checkpointing=False"):
+        Encoder(body, 2, replace(RANDOM, checkpointing=True))

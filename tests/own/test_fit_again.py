@@ -25,9 +25,10 @@ from l2i.config import Run
 from l2i.config import replace as changed
 from l2i.options import FitOptions
 from l2i.own.finish import finished
-from l2i.own.fit import ASKED, candidates, made_ready, planned, ready, trained_on
+from l2i.own.fit import ASKED, candidates, planned, trained_on
 from l2i.own.fitted import read_fit
 from l2i.own.imputed import impute
+from l2i.own.ready import made_ready, ready
 from l2i.own.source import read_source
 from l2i.training.folder import LOCK
 

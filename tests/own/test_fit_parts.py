@@ -149,3 +149,14 @@ def test_rows_that_are_alike_cannot_be_told_apart_and_others_can() -> None:
     assert (unlike(images, blank, seed=0) or 0) > 0.8
     assert unlike(x, np.arange(600) < 9, seed=0) is None
     assert unlike(x, np.ones(600, dtype=bool), seed=0) is None
+
+
+def test_texts_are_told_apart_by_which_tokens_they_have_not_by_where_or_by_their_numbers() -> None:
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 2000, (600, 24), generator=draw, dtype=torch.int32)
+    blank = np.arange(600) % 3 > 0
+    assert unlike(ids, blank, seed=0) == pytest.approx(0.5, abs=0.1)
+    turned = torch.where(torch.from_numpy(blank)[:, None], ids.sort(dim=1).values, ids)
+    assert unlike(turned, blank, seed=0) == pytest.approx(unlike(ids, blank, seed=0))
+    ids[torch.from_numpy(blank), 7] = 1234
+    assert (unlike(ids, blank, seed=0) or 0) > 0.8

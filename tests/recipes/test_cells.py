@@ -13,19 +13,23 @@ from typed import DEFAULTS, OURS, expected
 from formats import write_cifar10, write_cifar100, write_faces
 from image_folders import write_class_folders
 from l2i import Run, Trainer, recipes, replace
+from l2i.data.tokenized import Text
 from l2i.recipes.cells import FIGURES, figures
 from l2i.recipes.protocol import protocol
 from l2i.validate import validate
+from tiny_encoder import tiny_encoder, write_imdb
 
-TABLES = ("aflw", "cifar10", "cifar100", "imagenet")
+TABLES = ("aflw", "cifar10", "cifar100", "imagenet", "imdb")
 CELLS = [name for table in TABLES for name in recipes.table(table).cells]
 UPDATES = ("l2i", "l2i-paper")
+WEIGHTS = "tiny-bert"  # folder beside the reviews
 
 
 def names_in_the_paper() -> set[str]:
     """All the rows and columns of the tables and ablations, spelled out."""
     found = {"aflw/sl-all", "imagenet/sl-all", "imagenet/sl", "imagenet/mixmatch", "imagenet/fixmatch"}
     found |= {f"imagenet/fixmatch-{update}" for update in UPDATES}
+    found |= {"imdb/sl-20", "imdb/uda-20", *(f"imdb/uda-{update}-20" for update in UPDATES)}
     for labels in (91, 182, 455):
         found |= {f"aflw/{method}-{labels}" for method in ("sl", "pseudo-label", "mean-teacher")}
         for update in UPDATES:
@@ -52,6 +56,9 @@ def test_every_cell_of_the_paper_has_a_name() -> None:
         for table in ("cifar10", "cifar100")
         for method, update in [("sl", ""), ("uda", ""), ("uda", "-l2i"), ("uda", "-l2i-paper")]
     }
+    ours |= {f"imdb/{method}" for method in ("fixmatch", "mean-teacher")}
+    ours |= {f"imdb/{method}-{update}" for method in ("fixmatch", "mean-teacher") for update in UPDATES}
+    ours |= {f"imdb/uda-{update}-20" for update in UPDATES}  # exact
     assert names_in_the_paper() <= set(CELLS)
     assert all(name.rpartition("-")[0] in ours for name in set(CELLS) - names_in_the_paper())
 
@@ -78,6 +85,10 @@ def test_schedules_scale_with_the_steps() -> None:
     assert (short["method.rampup"], short["optim.milestones"]) == (240, (400,))
 
 
+def test_a_warm_up_scales_with_the_steps() -> None:
+    assert protocol(replace(recipes.get("imdb/uda-20"), steps=600))["optim.warmup"] == 60
+
+
 def test_the_paper_has_a_figure_for_each_of_its_cells_and_for_no_other() -> None:
     """K inner steps, SL and UDA on CIFAR are ours."""
     wanted = {name for name in names_in_the_paper() if "-k" not in name and "-l2i-paper" not in name}
@@ -95,6 +106,8 @@ def test_the_paper_has_a_figure_for_each_of_its_cells_and_for_no_other() -> None
         ("cifar100/fixmatch-l2i-500-holdout32", "44.67 ± 0.23"),
         ("cifar100/vat-500", "--"),
         ("imagenet/sl-all", "35.90"),
+        ("imdb/uda-l2i-paper-20", "9.19 ± 0.10"),
+        ("imdb/fixmatch-20", "None"),
         ("aflw/mean-teacher-l2i-91-k2", "None"),
     ],
 )
@@ -116,18 +129,22 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "cifar10": write_cifar10,
     "cifar100": lambda folder: write_cifar100(folder, per_class=5),
     "imagenet": write_imagenet,
+    "imdb": write_imdb,
 }
 TINY: dict[str, dict[str, Any]] = {
     "aflw": {"model": {}, "data": {"num_labeled": 10}},
     "cifar10": {"model": {"depth": 10, "width": 1}, "data": {"num_labeled": 20, "num_validation": 10}},
     "cifar100": {"model": {"depth": 10, "width": 1}, "data": {"num_labeled": 200, "num_validation": 10}},
     "imagenet": {"model": {"depth": 8}, "data": {"workers": 0}},
+    "imdb": {"model": {}, "data": {"text": Text(length=32)}, "optim": {"warmup": 0}},  # the first step moves nothing
 }
 
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {table: str(write(tmp_path_factory.mktemp(table))) for table, write in WRITERS.items()}
+    found = {table: str(write(tmp_path_factory.mktemp(table))) for table, write in WRITERS.items()}
+    tiny_encoder(Path(found["imdb"]) / WEIGHTS)
+    return found
 
 
 def tiny(name: str, root: str) -> Run:
@@ -137,7 +154,8 @@ def tiny(name: str, root: str) -> Run:
     data = {**changes["data"], "root": root} | ({"num_labeled": labels} if isinstance(labels, float) else {})
     many = 2 if run.batch.unlabeled > run.batch.labeled else 1
     batch = {"labeled": 4, "unlabeled": 4 * many, "holdout": 4}
-    return replace(run, device="cpu", threads=1, model=changes["model"], data=data, batch=batch)
+    model = changes["model"] if run.model.weights is None else {"weights": f"{root}/{WEIGHTS}"}
+    return replace(run, device="cpu", threads=1, model=model, data=data, batch=batch, optim=changes.get("optim", {}))
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -160,6 +178,7 @@ def test_the_papers_figures_add_up() -> None:
         "cifar10": (36, 761.41, 21.67),
         "cifar100": (41, 1490.99, 4.98),
         "imagenet": (5, 294.89, 0),
+        "imdb": (3, 45.31, 1.28),
     }
     for table, wanted in sums.items():
         found = [figure for name, figure in figures().items() if name.startswith(f"{table}/")]

@@ -1,4 +1,4 @@
-"""The protocols of the paper's image and landmark experiments, typed by hand: what each cell must resolve to.
+"""The protocols of the paper's experiments, typed by hand: what each cell must resolve to.
 
 Figures are the paper's (section 5 and the appendix) unless a comment says otherwise.
 """
@@ -13,6 +13,18 @@ DEFAULTS: dict[str, Any] = {
     "precision": "auto",
     "engine": "auto",
     "model.dropout": 0.0,
+    "model.pooling": "auto",
+    "model.frozen": "none",
+    "model.encoder_dropout": None,
+    "model.checkpointing": False,
+    "data.num_test": 1.0,
+    "data.text.paraphrases": None,
+    **{
+        f"data.{view}.words.{name}": 0.0
+        for view in ("weak", "strong")
+        for name in ("paraphrase", "replace", "drop", "mask")
+    },
+    **{f"data.{view}.words.span": 3 for view in ("weak", "strong")},
     "data.weak.crop": 0,
     "data.weak.shift": 0,
     "data.weak.padding": "constant",
@@ -46,6 +58,10 @@ DEFAULTS: dict[str, Any] = {
     "optim.nesterov": False,
     "optim.milestones": (),
     "optim.gamma": 0.1,
+    "optim.warmup": 0,
+    "optim.clip": 0.0,
+    "optim.layer_decay": 1.0,
+    "optim.decay": "decoupled",
 }
 OURS = ("eval_every", "probe", "model.width", "model.depth", "method.threshold")  # or unused
 
@@ -105,6 +121,25 @@ TABLES: dict[str, dict[str, Any]] = {
         "optim.decay": "l2",
         "optim.schedule": "step",
         "optim.gamma": 0.1,
+        "final": "median",
+    },
+    "imdb": {
+        "steps": 10_000,
+        "data.name": "imdb",
+        "data.num_validation": 0,  # UDA's code
+        "data.text.length": 128,
+        "data.text.keep": "end",  # UDA's code
+        "model.name": "encoder",
+        "model.weights": "bert-base-uncased",
+        "model.dropout": 0.1,  # UDA's code
+        "batch.labeled": 8,
+        "optim.name": "adam",
+        "optim.lr": 2e-5,
+        "optim.weight_decay": 0.0,
+        "optim.schedule": "linear",  # BERT's code
+        "optim.warmup": 1000,
+        "optim.clip": 1.0,  # BERT's code
+        "optim.ema_decay": 0.0,  # UDA's code evaluates the model as it is
         "final": "median",
     },
 }
@@ -182,8 +217,32 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
+STRONG_TEXT = {
+    "method.student_view": "strong",
+    "data.strong.words.paraphrase": 1.0,  # UDA
+    "data.strong.words.replace": 0.3,  # UDA's other perturbation of texts, at a share of ours
+    "batch.unlabeled": 24,
+}
+METHODS["imdb"] = {
+    "supervised": {},
+    "uda": {  # UDA's code for BERT base
+        **STRONG_TEXT,
+        "method.weight": 1.0,
+        "method.threshold": 0.0,
+        "method.temperature": 1.0,
+        "method.annealing": "linear",
+        "method.annealing_share": 1.0,
+    },
+    "fixmatch": {**STRONG_TEXT, "method.weight": 1.0, "method.threshold": 0.95},  # as for images
+    "mean-teacher": {  # ours
+        **STRONG_TEXT,
+        "method.weight": 10.0,
+        "method.rampup": 4000,
+        "optim.ema_decay": 0.999,
+    },
+}
 IMAGENET_SL = {0.05: 30_120, 1.0: 600_600}  # 120 epochs of 64,058 or 1,281,167 images in batches of 256
-HOLDOUT = {"cifar10": 64, "cifar100": 64, "aflw": 128, "imagenet": 256}
+HOLDOUT = {"cifar10": 64, "cifar100": 64, "aflw": 128, "imagenet": 256, "imdb": 8}
 UPDATES: dict[str, dict[str, Any]] = {
     "off": {"l2i.outer_update": "off"},
     "normalized": {"l2i.outer_update": "normalized", "l2i.eta": None, "l2i.rho": 0.3, "l2i.inner_supervised": False},
@@ -216,6 +275,7 @@ ETA: dict[tuple[str, str, str], float] = {  # released code, in our means; (tabl
     ("cifar100", "uda", "output"): 67_200.0,
     ("cifar100", "fixmatch", "learnable"): 134_400.0,
     ("imagenet", "fixmatch", "output"): 3_840_000.0,  # 50 · 0.1 · 768 · 1000
+    **{("imdb", method, "output"): 0.048 for method in ("uda", "fixmatch", "mean-teacher")},  # 50 · 2e-5 · 24 · 2
 }
 
 

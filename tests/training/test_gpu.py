@@ -188,8 +188,9 @@ def test_what_cannot_be_recorded_is_taken_one_by_one(capsys: pytest.CaptureFixtu
         costs(Trainer(conv(device="cuda", engine="graph"), model=Waiting()), 6)
 
 
-def test_dropout_in_an_outer_step_is_not_recorded() -> None:
-    assert Trainer(conv(device="cuda", model={"dropout": 0.5})).recorder is None
+def test_dropout_is_recorded_unless_the_outer_step_replays_its_masks() -> None:
+    assert Trainer(conv(device="cuda", model={"dropout": 0.5})).recorder is not None
+    assert Trainer(conv(device="cuda", model={"dropout": 0.5}, l2i={"eta": 0.1})).recorder is None
     assert Trainer(conv(device="cuda", model={"dropout": 0.5}, l2i={"outer_update": "off"})).recorder is not None
 
 

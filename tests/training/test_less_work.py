@@ -142,10 +142,36 @@ def test_a_step_that_failed_leaves_no_statistics_behind(monkeypatch: pytest.Monk
         assert torch.allclose(a, b), name
 
 
-def test_a_forward_with_dropout_is_not_shared() -> None:
-    run = replace(run_of("mean-teacher"), model={"name": "conv", "width": 4, "dropout": 0.5})
-    assert not Trainer(run).gradients.shares and Trainer(run_of("mean-teacher")).gradients.shares
-    assert not Trainer(run_of("mean-teacher", outer_update="paper", eta=0.1)).gradients.shares
+def test_a_forward_with_dropout_is_shared_unless_the_outer_step_has_to_meet_its_masks_again() -> None:
+    def shares(dropout: float, **l2i: object) -> bool:
+        run = replace(run_of("mean-teacher", **l2i), model={"name": "conv", "width": 4, "dropout": dropout})
+        return Trainer(run).gradients.shares
+
+    assert shares(0.0) and shares(0.5) and shares(0.5, hypergradient="exact")
+    assert shares(0.0, eta=0.1) and not shares(0.5, eta=0.1)
+    assert not shares(0.5, hypergradient="finite_difference")
+    assert not shares(0.0, outer_update="paper", eta=0.1)
+
+
+def test_what_is_shared_with_dropout_is_the_outer_gradient_at_the_masks_of_the_base_step() -> None:
+    run = replace(run_of("pi-model"), model={"name": "conv", "width": 4, "dropout": 0.5}, precision="float64")
+    trainer = Trainer(run)
+    batch, gradients = trainer.loader.draw(0), trainer.gradients
+    nets = gradients.nets(trainer.params, shared=True)
+    gradients.base(batch, nets)
+    z, seen = nets.live(batch.unlabeled.weak), nets.student.seen(batch.unlabeled.weak2)
+    torch.manual_seed(5)
+    held = trainer.network(batch.holdout.x)
+    head = trainer.model.head
+    v = torch.autograd.grad(trainer.task.loss(held, batch.holdout.y), [head.weight, head.bias])
+    tangent = seen.features @ v[0].T + v[1]
+    p = seen.outputs.softmax(dim=1)
+    jacobian = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    d_z = 2 / p.numel() * torch.einsum("bij,bj->bi", jacobian, tangent)  # of −mean((p − z)²), per unit of η
+    grads = torch.autograd.grad(z.softmax(dim=1), list(nets.theta.values()), d_z, retain_graph=True)
+    wanted = trainer.flat.gathered(dict(zip(nets.theta, grads, strict=True)))
+    torch.manual_seed(5)
+    assert torch.allclose(gradients.outer(batch, nets).gradient, wanted, rtol=1e-8, atol=1e-12)
 
 
 def test_notes_are_of_the_batch_itself_and_not_of_a_copy() -> None:

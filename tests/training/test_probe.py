@@ -139,9 +139,9 @@ def test_the_time_of_a_probe_does_not_count(tmp_path: Path) -> None:
     trainer = started(small())
     with StopRequest() as stop:
         training = Training(trainer, tmp_path, stop, quiet=True)
-    began = training.began
+    began = training.pace.began
     assert set(training.probed(3)) == set(COLUMNS)
-    assert training.began > began + 0.001
+    assert training.pace.began > began + 0.001
     training.close()
 
 

@@ -156,3 +156,26 @@ def test_the_models_own_parameters_come_back_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), standing_in(model, {name: p + 1 for name, p in own.items()}):
         raise ZeroDivisionError
     assert all(p is own[name] for name, p in model.named_parameters())
+
+
+class Reassigned(nn.Module):
+    """A module that puts another buffer in a place, some times over."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times, self.linear = times, nn.Linear(25, 4)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("still", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            self.count = self.count + 1
+        return self.linear(x.flatten(1))
+
+
+@pytest.mark.parametrize("times", [0, 1, 2, 3])
+def test_other_buffers_may_be_there_but_not_move(times: int) -> None:
+    model = Reassigned(times).double()
+    statistics = Statistics(model)
+    statistics.watch(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
+    assert statistics.apart == (times == 0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from l2i.bench.timing import ms_of
 from l2i.config import Run, replace
@@ -25,6 +25,9 @@ DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float3
 COPIED = {"cuda": 2**30, "cpu": 2**28}  # bytes, more than any cache holds
 SIDE = {"cuda": 8192, "cpu": 1024}  # of the matrices
 REPEATS = 8
+KERNELS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+FUSED = {getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}") for kernel in KERNELS}
+FUSED_BACKWARD = {getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_backward") for kernel in KERNELS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class Work:
     """What a step has to do, however it is done."""
 
     operations: int
-    """Of convolutions and matrix products: forward, backward and tangents."""
+    """Of convolutions and matrix products, those of attention too: forward, backward and tangents."""
     bytes: int
     """Their inputs read once and outputs written once, all else fused away; θ, its moments and the averaged model."""
 
@@ -63,6 +66,8 @@ class Counter(TorchDispatchMode):
     """Counts by torch's own formulas (those of FlopCounterMode), and the bytes of the same operations.
 
     It sees what autograd, forward mode and autocast have come down to, so tangents count and element sizes are real.
+    Attention in one kernel is counted here: torch has no formula for a CPU's, and those for a GPU's backward have the
+    scores once more, which a kernel may take again or keep. Of its bytes, masks and a kernel's own notes are left out.
     """
 
     def __init__(self) -> None:
@@ -75,10 +80,17 @@ class Counter(TorchDispatchMode):
         named = kwargs or {}
         out = func(*args, **named)
         operation = getattr(func, "_overloadpacket", None)
-        if operation in flop_registry:
-            self.operations += flop_registry[operation](*args, **named, out_val=out)
-            self.bytes += sum(map(size_of, tensors([*read(operation, args), out])))
+        if operation in FUSED:
+            self.add(sdpa_flop_count(*(x.shape for x in args[:3])), [*args[:3], out[0]])
+        elif operation in FUSED_BACKWARD:
+            self.add(2 * sdpa_flop_count(*(x.shape for x in args[1:4])), [*args[:4], *out[:3]])
+        elif operation in flop_registry:
+            self.add(flop_registry[operation](*args, **named, out_val=out), [*read(operation, args), out])
         return out
+
+    def add(self, operations: int, moved: list[Any]) -> None:
+        self.operations += operations
+        self.bytes += sum(map(size_of, tensors(moved)))
 
 
 def read(operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -110,10 +122,11 @@ def work_of(run: Run, splits: Splits) -> Work:
 
 
 def update_bytes(run: Run, model: nn.Module) -> int:
-    """θ, its moments and the averaged model, each read and written, and the gradients, read."""
+    """θ, its moments and the averaged model, where it is another, each read and written, and the gradients, read."""
     moments = 2 if run.optim.name == "adam" else int(run.optim.momentum > 0)
     gradients = 1 if run.l2i.outer_update == "off" else 2
-    return (2 * (1 + moments + 1) + gradients) * sum(map(size_of, model.parameters()))
+    averaged = int(run.optim.ema_decay > 0)
+    return (2 * (1 + moments + averaged) + gradients) * sum(map(size_of, model.parameters()))
 
 
 def ceilings(device: torch.device, precision: str) -> Ceilings:

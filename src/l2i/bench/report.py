@@ -18,12 +18,15 @@ from l2i.training.folder import hardware, versions
 
 WIDEST = 300  # characters
 NONE = "–"
+HEADINGS = ("batch", "ms", "× base", "images/s", "samples/s", "MiB", "× base", "host µs", "floor ms", "of floor")
 FAR = 1.5
 UNREST = f"some blocks of the same steps took more than {FAR} times as long as others"
 DEFINITIONS = {
     "ms": "of a step with its draws and augmentation, the median over blocks of steps; the cases of a group take turns",
     "ratio": "to the base step, a round of blocks at a time, the median",
-    "images_per_second": "labelled and unlabelled samples of the base step, once each whatever their views",
+    "images_per_second": "labelled and unlabelled images of the base step, once each whatever their views",
+    "samples_per_second": "labelled and unlabelled samples of a step, and hold-out ones where there is an outer step, "
+    "once each whatever their views; for texts, sequences",
     "memory": "growth at its peak while the case is built and warmed up, the data left out; MiB reserved by torch on a "
     "GPU, resident on a CPU (there to some 20 %)",
     "host": "time for the host to issue a step without waiting for the device",
@@ -41,6 +44,10 @@ class Sizes:
     unlabeled: int
     holdout: int | None
     outer_unlabeled: int | None
+
+    @property
+    def drawn(self) -> int:
+        return self.labeled + self.unlabeled + (self.holdout or 0)
 
     @classmethod
     def of(cls, case: Case) -> Self:
@@ -67,7 +74,8 @@ class Figures:
     ms_min: float
     ms_max: float
     ratio: float | None
-    images_per_second: float
+    images_per_second: float | None
+    samples_per_second: float
     memory_mib: Memory
     memory_ratio: float | None
     host_us: float | None
@@ -89,7 +97,8 @@ class Figures:
             ms_min=min(times.blocks),
             ms_max=max(times.blocks),
             ratio=None if base is None else times.ratio(base),
-            images_per_second=1e3 * (sizes.labeled + sizes.unlabeled) / times.ms,
+            images_per_second=None if case.texts else 1e3 * (sizes.labeled + sizes.unlabeled) / times.ms,
+            samples_per_second=1e3 * sizes.drawn / times.ms,
             memory_mib=times.memory,
             memory_ratio=mine / theirs if mine is not None and theirs else None,
             host_us=times.host_us,
@@ -161,7 +170,7 @@ def rendered(cases: list[Figures]) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("group", "variant", "network"):
         shown.add_column(heading, no_wrap=True)
-    for heading in ("batch", "ms", "× base", "images/s", "MiB", "× base", "host µs", "floor ms", "of floor"):
+    for heading in HEADINGS:
         shown.add_column(heading, justify="right", no_wrap=True)
     for case in cases:
         shown.add_row(
@@ -171,7 +180,8 @@ def rendered(cases: list[Figures]) -> Table:
             f"{case.batch.labeled}+{case.batch.unlabeled}",
             f"{case.ms:.2f}",
             told(case.ratio, ".2f"),
-            f"{case.images_per_second:,.0f}",
+            told(case.images_per_second, ",.0f"),
+            f"{case.samples_per_second:,.0f}",
             told(case.memory_mib.peak, ",.0f"),
             told(case.memory_ratio, ".2f"),
             told(case.host_us, ",.0f"),

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from l2i.batch import Params
+from l2i.bilevel.attention import plain_attention
 from l2i.bilevel.dual import DualBatchNorm
 
 # of ‖θ‖, for differences: as small as rounding allows, since kinks (ReLU, max pooling) err in proportion to it
@@ -24,12 +25,16 @@ class Directional(Protocol):
 
 def forward_mode(function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]:
     """One pass with dual numbers; they take gradients too, for functions that are themselves a gradient."""
-    with torch.enable_grad(), forward_ad.dual_level(), DualBatchNorm():
-        duals = {
-            name: forward_ad.make_dual(p.detach().requires_grad_(), v[name].detach()) for name, p in params.items()
-        }
+    with torch.enable_grad(), forward_ad.dual_level(), DualBatchNorm(), plain_attention():
+        duals = {name: forward_ad.make_dual(alone(p).requires_grad_(), v[name].detach()) for name, p in params.items()}
         value, tangent = forward_ad.unpack_dual(function(duals))
     return value.detach(), torch.zeros_like(value) if tangent is None else tangent.detach()
+
+
+def alone(p: Tensor) -> Tensor:
+    """A parameter in memory of its own: of a part of a larger piece, torch makes a tangent as large as the piece."""
+    whole = p.numel() * p.element_size() == p.untyped_storage().nbytes()
+    return p.detach() if whole else p.detach().clone()
 
 
 def central_difference(function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ derivative of the student's outputs f, and a mixed derivative that lives on [B, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Literal, Protocol
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from l2i.batch import Imputed, Net, Params, Seen, Student
+from l2i.bilevel.attention import alike_attention, plain_attention
 from l2i.bilevel.directional import Directional, central_difference, forward_mode
 from l2i.bilevel.head import Head
 from l2i.bilevel.inner import Inner, detached, gradient, inner_step, lookahead
@@ -55,7 +57,7 @@ def exact(
     head: nn.Linear | str | None = None,
 ) -> Tensor:
     """Through all parameters, by forward mode: no double backward, no Hessian, no retained graph."""
-    inner = Inner(model, student, imputed.detached(), c_t)
+    inner = Inner(model, student, imputed.detached(), c_t, repeats=eta is not None)
     return _through_all(forward_mode, inner, params, c_h, eta=eta, inner_steps=inner_steps)
 
 
@@ -82,8 +84,9 @@ def _through_all(
     """The reverse recursion over θ_0 … θ_K: λ_K = ∇C^H(θ_K), then d_z and λ_k = λ_{k+1} − η ∇²C(θ_k) λ_{k+1}."""
     path = [detached(params)]
     rate = 1.0 if eta is None else eta
-    for _ in range(inner_steps if eta is not None else 0):
-        path.append(inner_step(inner.cost, path[-1], eta=rate))
+    with alike_attention(inner.model) if directional is forward_mode else nullcontext():
+        for _ in range(inner_steps if eta is not None else 0):
+            path.append(inner_step(inner.cost, path[-1], eta=rate))
     adjoint = gradient(partial(inner.held_cost, c_h), path[-1])
     d_z = torch.zeros_like(inner.imputed.z)
     for k in reversed(range(max(1, len(path) - 1))):
@@ -137,7 +140,7 @@ def last_layer(
 
     `moves` says what takes the look-ahead step: the head alone, or all of θ before the closed form is applied.
     """
-    inner = Inner(model, student, imputed.detached(), c_t)
+    inner = Inner(model, student, imputed.detached(), c_t, repeats=eta is not None)
     outputs, tangent = _head_tangent(
         inner, params, c_h, Head.of(model, head), eta=eta, inner_steps=inner_steps, moves=moves
     )
@@ -158,7 +161,7 @@ def last_layer_paper(
     moves: Literal["head", "all"] = "head",
 ) -> Tensor:
     """Eq. approx to the letter: η Σ_h (Φ(x_h) − y_h) ⟨Φ^f(x_h), Φ^f(x_u)⟩, whatever the distance."""
-    inner = Inner(model, student, imputed.detached(), c_t)
+    inner = Inner(model, student, imputed.detached(), c_t, repeats=eta is not None)
     _, tangent = _head_tangent(inner, params, c_h, Head.of(model, head), eta=eta, inner_steps=inner_steps, moves=moves)
     if tangent.shape != imputed.z.shape:
         raise InputError("'last_layer_paper' needs one student output a label; use hypergradient='last_layer'")
@@ -220,7 +223,7 @@ def unrolled(
         raise InputError("'unrolled' takes real inner steps; give it an eta")
     z = imputed.z.detach().requires_grad_()
     inner = Inner(model, student, Imputed(z, imputed.weight.detach()), c_t)
-    with torch.enable_grad():
+    with torch.enable_grad(), plain_attention():
         theta = {name: p.requires_grad_() for name, p in detached(params).items()}
         for _ in range(inner_steps):
             grads = torch.autograd.grad(

@@ -123,6 +123,8 @@ class Inner:
     student: Student
     imputed: Imputed
     c_t: Callable[[Net], Tensor] | None = None
+    repeats: bool = True
+    """Whether samples are passed more than once, and have to meet the same dropout masks each time."""
 
     def outputs(self, params: Params) -> Tensor:
         """The student's outputs f as a function of θ, for forward mode: no graph is kept."""
@@ -140,10 +142,9 @@ class Inner:
         with self.replayed(params):
             return c_h(lookahead(self.model, params))
 
-    @staticmethod
-    def replayed(params: Params) -> AbstractContextManager[None]:
+    def replayed(self, params: Params) -> AbstractContextManager[None]:
         """Every forward of the inner problem sees the same dropout masks: leaving the fork rewinds the generator."""
         devices = {p.device for p in params.values() if p.device.type == "cuda"}
-        if devices and torch.cuda.is_current_stream_capturing():
-            return nullcontext()  # only networks that draw nothing are recorded
+        if not self.repeats or (devices and torch.cuda.is_current_stream_capturing()):
+            return nullcontext()  # where passes repeat, only networks that draw nothing are recorded
         return torch.random.fork_rng(sorted(devices, key=str))

@@ -9,6 +9,7 @@ DATASETS: dict[str, str] = {
     "mtfl": "l2i.data.images:mtfl",
     "faces": "l2i.data.images:faces",
     "imagenet": "l2i.data.images:imagenet",
+    "imdb": "l2i.data.imdb:imdb",
 }
 
 EMBEDDED = ("digits",)  # those that need no folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from typing import Literal, NamedTuple
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from l2i.data.frames import Frame
 from l2i.data.randaugment import randaugment
+from l2i.data.words import Tokens, Words
 from l2i.errors import InputError
 
 Padding = Literal["constant", "reflect"]
@@ -51,11 +52,21 @@ class Augment:
     """Side of a square that is blotted out at a random place."""
     fill: float = 0.0
     """What is put where nothing is known, by cutout and RandAugment."""
+    words: Words = field(default_factory=Words)
+    """Of texts."""
 
     def __call__(
-        self, x: Tensor, generator: Generator, *, framed: bool = True, columns: Columns | None = None
+        self,
+        x: Tensor,
+        generator: Generator,
+        *,
+        framed: bool = True,
+        columns: Columns | None = None,
+        tokens: Tokens | None = None,
     ) -> tuple[Tensor, Frame | None]:
         """The view [B, ...] and, for images where that is asked for, where its points went."""
+        if tokens is not None:
+            return self.words(x, generator, tokens), None
         if x.ndim != 4:
             if self.shift or self.flip or self.cutout or self.crop or self.randaugment:
                 raise InputError(
@@ -95,6 +106,13 @@ class Augment:
             return x
         noisy = noise(x, self.noise, generator)
         return noisy if columns is None else torch.where(columns.numeric, noisy, x)
+
+    def check(self, *, texts: bool) -> None:
+        """That what is asked for is for texts, or for other samples."""
+        if texts and replace(self, words=Words()) != Augment():
+            raise InputError("texts are perturbed by data.weak.words and data.strong.words; leave the other fields out")
+        if not texts and self.words != Words():
+            raise InputError("data.weak.words and data.strong.words are for texts, which these samples are not")
 
     def centre(self, x: Tensor) -> Tensor:
         """The middle of images, as large as a random window of them."""

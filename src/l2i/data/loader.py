@@ -97,7 +97,7 @@ class Loader:
 
     def labeled(self, part: str) -> Labeled:
         x, y = self.fetch(part)
-        view, frame = self.weak(x, self.generator, framed=self.splits.points, columns=self.splits.columns)
+        view, frame = self.splits.view(self.weak, x, self.generator)
         return Labeled(self.inputs(view), self.task.move(self.task.encode(y), frame))
 
     def unlabeled(self) -> Unlabeled:
@@ -106,7 +106,7 @@ class Loader:
         frames: dict[str, Frame | None] = {}
         for name in dict.fromkeys(self.method.views):
             augment = self.strong if name == "strong" else self.weak
-            view, frames[name] = augment(x, self.generator, framed=self.splits.points, columns=self.splits.columns)
+            view, frames[name] = self.splits.view(augment, x, self.generator)
             views[name] = self.inputs(view)
         here, there = frames["weak"], frames[self.method.student_view]
         frame = None if there is None or here is None else here.inverse().then(there)
@@ -154,6 +154,12 @@ def check_views(splits: Splits, method: Method, weak: Augment, strong: Augment) 
         )
     if method.student_view not in method.views and method.views:
         raise InputError(f"{method.name} has no view '{method.student_view}'; leave method.student_view as it is")
+    for view in (weak, strong):
+        view.check(texts=splits.tokens is not None)
+    if splits.tokens is not None and (method.mix_alpha is not None or method.searches_input):
+        raise InputError(
+            f"{method.name} adds up inputs, and words cannot be added up; use uda, fixmatch or mean-teacher"
+        )
     if splits.points and any(view.crop or view.flip or view.randaugment for view in (weak, strong)):
         raise InputError("crop, flip and randaugment are not for landmarks; use shift in data.weak and data.strong")
     if splits.pixels is None and (weak.randaugment or strong.randaugment):

@@ -1,19 +1,20 @@
-"""Labelled, unlabelled, hold-out, validation and test samples, drawn by seed with as many labels a class."""
+"""Samples with their labels: a data set as it is published, and the five sets of a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from l2i.data.augment import Columns
+from l2i.data.augment import Augment, Columns
+from l2i.data.frames import Frame
 from l2i.data.pixels import Pixels
+from l2i.data.words import Tokens
 from l2i.errors import InputError
-from l2i.shares import Count, resolved
 
 if TYPE_CHECKING:
     from l2i.data.folders import Files
@@ -25,26 +26,27 @@ SETS = {
     "validation": "validation",
     "test": "test",
 }
-LABELED_SHARE = 0.6  # of a class's labels, where the hold-out set is separate (ablation «Joint training …»)
 
 
 class Samples(NamedTuple):
     """Inputs and their labels, whole; y of unlabelled samples is hidden truth, for diagnosis alone."""
 
-    x: Tensor | Files  # [N, ...]; grey levels of 8 bits stay so
+    x: (
+        Tensor | Files
+    )  # [N, ...]; grey levels of 8 bits stay so; texts are token ids, [N, L] or several versions of each
     y: Tensor  # [N] classes, or [N, D] targets
     weight: Tensor | None = None  # [N], how often a sample is drawn, compared with others; all as often without
 
     def take(self, index: Tensor) -> Samples:
         return Samples(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
 
-    def to(self, device: torch.device, dtype: torch.dtype, *, pixels: bool) -> Samples:
-        """On the device; `pixels` of 8 bits stay as they are, and image files stay where they are."""
+    def to(self, device: torch.device, dtype: torch.dtype, *, whole: bool) -> Samples:
+        """On the device; `whole` numbers, as pixels and tokens are, stay so, and image files stay where they are."""
         y = self.y.to(device, dtype) if self.y.is_floating_point() else self.y.to(device)
         weight = None if self.weight is None else self.weight.to(device, torch.float64)
         if not isinstance(self.x, Tensor):
             return Samples(self.x, y, weight)
-        return Samples(self.x.to(device) if pixels else self.x.to(device, dtype), y, weight)
+        return Samples(self.x.to(device) if whole else self.x.to(device, dtype), y, weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,10 @@ class DataSet:
     """Landmarks: which points are the eyes, whose distance errors are measured in."""
     pixels: Pixels | None = None
     """Images of 8 bits: how grey levels become the network's inputs."""
+    tokens: Tokens | None = None
+    """Texts as token ids: the vocabulary they are of."""
+    unlabeled: Samples | None = None
+    """Samples more that have no labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +83,7 @@ class Splits:
     pixels: Pixels | None = None
     columns: Columns | None = None
     """Tables: which inputs are one column, and which are numbers."""
+    tokens: Tokens | None = None
 
     @staticmethod
     def given(
@@ -89,14 +96,18 @@ class Splits:
         points: bool = False,
         pixels: Pixels | None = None,
         columns: Columns | None = None,
+        tokens: Tokens | None = None,
     ) -> Splits:
         """Sets of your own, as tensors or arrays: inputs and labels, but inputs alone for `unlabeled`.
 
         With `classes`, labels are whole numbers from 0; without, targets [N, D]. The hold-out set is the labelled one.
-        Images of 8 bits may stay so, with `pixels` (see `Pixels.of`) to say how the network sees them.
+        Images of 8 bits may stay so, with `pixels` (see `Pixels.of`) to say how the network sees them; texts are token
+        ids [N, L], with `tokens` (see `tokens_of`).
         """
         first = samples_of(*labeled, classes)
         x = torch.as_tensor(unlabeled)
+        if tokens is not None and any(int(torch.as_tensor(p).max()) >= tokens.size for p in (first.x, x) if len(p)):
+            raise InputError(f"token ids must be below the {tokens.size} of `tokens`; use their own tokenizer's")
         hidden = Samples(x, torch.full((len(x), *first.y.shape[1:]), -1, dtype=first.y.dtype))
         checked = first.take(torch.arange(0)) if validation is None else samples_of(*validation, classes)
         return Splits(
@@ -109,6 +120,7 @@ class Splits:
             points=points,
             pixels=pixels,
             columns=columns,
+            tokens=tokens,
         )
 
     def with_labels(self, labeled: Samples, *, validation: Samples) -> Splits:
@@ -117,12 +129,24 @@ class Splits:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Splits:
         pixels = None if self.pixels is None else self.pixels.to(device, dtype)
-        sets = {name: getattr(self, name).to(device, dtype, pixels=pixels is not None) for name in SETS}
+        tokens = None if self.tokens is None else self.tokens.to(device)
+        sets = {name: getattr(self, name).to(device, dtype, whole=self.whole) for name in SETS}
         columns = None if self.columns is None else self.columns.to(device)
-        return dataclasses.replace(self, pixels=pixels, columns=columns, **sets)
+        return dataclasses.replace(self, pixels=pixels, tokens=tokens, columns=columns, **sets)
+
+    @property
+    def whole(self) -> bool:
+        """Whether raw samples are whole numbers: pixels or tokens."""
+        return self.pixels is not None or self.tokens is not None
+
+    def view(self, augment: Augment, raw: Tensor, generator: Generator) -> tuple[Tensor, Frame | None]:
+        """A perturbed view of raw samples, and where its points went, where there are such."""
+        return augment(raw, generator, framed=self.points, columns=self.columns, tokens=self.tokens)
 
     def inputs(self, raw: Tensor) -> Tensor:
-        """Samples as the network takes them."""
+        """Samples as the network takes them; of several versions of a text the first."""
+        if self.tokens is not None:
+            return (raw[:, 0] if raw.ndim == 3 else raw).long()
         return raw if self.pixels is None else self.pixels.standardized(raw)
 
     def fingerprint(self) -> str:
@@ -162,80 +186,3 @@ def samples_of(x: Any, y: Any, classes: int | None) -> Samples:
     if classes is not None and (labels.ndim != 1 or bool(((labels < 0) | (labels >= classes)).any())):
         raise InputError(f"class labels must be [N] whole numbers from 0 to {classes - 1}; number them so")
     return Samples(inputs, labels)
-
-
-def draw_splits(
-    data: DataSet,
-    *,
-    num_labeled: Count,
-    num_validation: Count,
-    holdout: Literal["joint", "separate"],
-    seed: int,
-) -> Splits:
-    """Draw validation rows, then balanced labels among the rest; what is left is unlabelled."""
-    classes = data.classes
-    train, test = (samples_of(part.x, part.y, classes) for part in (data.train, data.test))
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(train.x), generator=generator)
-    checked = resolved(num_validation, len(order))
-    if not 0 <= checked < len(order):
-        raise InputError(f"num_validation={checked} must be at least 0 and leave some of {len(order)} training samples")
-    validation, rest = order[:checked], order[checked:]
-    groups = by_class(train.y, rest, classes)
-    each = labels_each(num_labeled, groups)
-    labeled = [group[:count] for group, count in zip(groups, each, strict=True)]
-    unlabeled = torch.cat([group[count:] for group, count in zip(groups, each, strict=True)])
-    fitted, held = (labeled, labeled) if holdout == "joint" else divided(labeled)
-    return Splits(
-        labeled=train.take(torch.cat(fitted)),
-        unlabeled=train.take(unlabeled),
-        holdout=train.take(torch.cat(held)),
-        validation=train.take(validation),
-        test=test,
-        classes=classes,
-        points=data.points,
-        eyes=data.eyes,
-        pixels=data.pixels,
-    )
-
-
-def by_class(y: Tensor, rows: Tensor, classes: int | None) -> list[Tensor]:
-    """The rows of each class, in the order drawn; one group for regression."""
-    if classes is None:
-        return [rows]
-    if len(torch.unique(y)) < 2:
-        raise InputError(
-            "all training samples are of one class: there is nothing to tell apart; add samples of another"
-        )
-    return [rows[y[rows] == c] for c in range(classes)]
-
-
-def labels_each(num_labeled: Count, groups: list[Tensor]) -> list[int]:
-    """How many labels each class gets, or what is wrong with the number asked for."""
-    classes, fewest = len(groups), min(len(group) for group in groups)
-    if fewest == 0:
-        raise InputError("a class has no training samples left to label; lower num_validation, or leave the class out")
-    if isinstance(num_labeled, float):
-        return [max(1, resolved(num_labeled, len(group))) for group in groups]
-    if num_labeled < classes or num_labeled % classes:
-        nearest = max(1, num_labeled // classes) * classes
-        raise InputError(f"num_labeled={num_labeled} is not a positive multiple of {classes} classes; use {nearest}")
-    if num_labeled // classes > fewest:
-        asked = f"{num_labeled // classes} labels a class, but one class" if classes > 1 else "as many, but the set"
-        raise InputError(
-            f"num_labeled={num_labeled} asks for {asked} has only {fewest} training samples; "
-            f"use at most {fewest * classes}"
-        )
-    return [num_labeled // classes] * classes
-
-
-def divided(labeled: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Each class's labels as 60 % to train on and 40 % to hold out."""
-    if min(len(group) for group in labeled) < 2:
-        raise InputError(
-            "a separate hold-out set needs at least 2 labels a class; label more or use l2i.holdout='joint'"
-        )
-    cuts = [min(max(1, round(LABELED_SHARE * len(group))), len(group) - 1) for group in labeled]
-    return [g[:cut] for g, cut in zip(labeled, cuts, strict=True)], [
-        g[cut:] for g, cut in zip(labeled, cuts, strict=True)
-    ]

@@ -6,4 +6,5 @@ MODELS: dict[str, str] = {
     "wide-resnet": "l2i.models.wide_resnet:wide_resnet",
     "resnet": "l2i.models.resnet:resnet",
     "tcdcn": "l2i.models.tcdcn:tcdcn",
+    "encoder": "l2i.models.text:encoder",
 }

@@ -10,6 +10,7 @@ from l2i.data.augment import Augment
 from l2i.data.loader import Batches
 from l2i.methods import METHODS
 from l2i.models.base import Network
+from l2i.own.choose_text import TEXT_SETTINGS, for_texts, text_method
 from l2i.own.fitted import Choice
 from l2i.registry import load
 from l2i.validate import fields_of
@@ -27,7 +28,7 @@ FEW, MANY = 32, 64  # labelled samples of a mini-batch, at least and at most
 PASSES = 20  # over the unlabelled samples, where there are many
 LONGEST = 10  # times the steps of a small set
 SMALLEST = 4  # pixels of a side, for convolutions and shifts
-EVALUATIONS, SAVES = 20, 4  # of a run
+EVALUATIONS, FEW_EVALUATIONS, SAVES = 20, 5, 4  # of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +36,15 @@ class Facts:
     """What is known of the data before anything is trained."""
 
     shape: tuple[int, ...]
-    """Of a sample as the network sees it: [E] for a table, [C, H, W] for images."""
+    """Of a sample as the network sees it: [E] for a table, [C, H, W] for images, [L] for texts."""
     classes: int | None
     labeled: int
     unlabeled: int
     points: bool = False
     gpu: bool = False
+    text: bool = False
+    """Whether samples are texts that a pretrained encoder reads, whose weights are named by `weights`."""
+    weights: str | None = None
 
     @property
     def images(self) -> bool:
@@ -54,21 +58,29 @@ class Facts:
 def chosen(facts: Facts, *, method: str = "auto", impute: bool = True) -> tuple[Run, dict[str, str]]:
     """A run for the data, and why it is so; with a method by name, or the one that suits it."""
     name, why_method = method_for(facts) if method == "auto" else (method, "as asked")
+    made, why = for_texts(facts) if facts.text else for_samples(facts)
+    run = replace(made, method=load("method", METHODS, name)(**settings_for(name, facts)))
+    update = "normalized" if run.method.imputes and impute else "off"
+    run = paced(replace(run, l2i={"outer_update": update}), run.steps, evaluations_for(facts))
+    return run, {"method": why_method, **why}
+
+
+def for_samples(facts: Facts) -> tuple[Run, dict[str, str]]:
+    """All but the method, for a table or images."""
     network, why_network = network_for(facts)
     steps, why_steps = budget_for(facts)
     labeled = min(max(facts.labeled, FEW), MANY)
     weak, strong = views_for(facts)
     run = Run(
         name="own",
+        steps=steps,
         threads=0 if facts.images else 1,
         data=Data(weak=weak, strong=strong),
         batch=Batches(labeled=labeled, unlabeled=MANY, holdout=labeled),
         model=network,
         optim=optim_for(facts),
-        method=load("method", METHODS, name)(**settings_for(name, facts)),
     )
     why = {
-        "method": why_method,
         "network": why_network,
         "weak view": "what leaves the label of a row as it is",
         "strong view": "more of it, for methods that learn on such a view",
@@ -77,13 +89,17 @@ def chosen(facts: Facts, *, method: str = "auto", impute: bool = True) -> tuple[
         "optimizer": "good figures in few steps, in our trials",
         "L2I": "the outer step on the last layer, normalised: the library's default",
     }
-    update = "normalized" if run.method.imputes and impute else "off"
-    return paced(replace(run, l2i={"outer_update": update}), steps), why
+    return run, why
 
 
-def paced(run: Run, steps: int) -> Run:
+def paced(run: Run, steps: int, evaluations: int = EVALUATIONS) -> Run:
     """The run with so many steps, evaluated and saved at an even pace."""
-    return replace(run, steps=steps, eval_every=max(1, steps // EVALUATIONS), save_every=max(1, steps // SAVES))
+    return replace(run, steps=steps, eval_every=max(1, steps // evaluations), save_every=max(1, steps // SAVES))
+
+
+def evaluations_for(facts: Facts) -> int:
+    """How often to evaluate: an encoder on a CPU takes as long for some hundred rows as for a step."""
+    return FEW_EVALUATIONS if facts.text and not facts.gpu else EVALUATIONS
 
 
 def explained(run: Run, before: Run, why: dict[str, str]) -> tuple[Choice, ...]:
@@ -98,22 +114,37 @@ def explained(run: Run, before: Run, why: dict[str, str]) -> tuple[Choice, ...]:
 def values_of(run: Run) -> dict[str, str]:
     """The parts of a run that are chosen, in words."""
     optim, method = run.optim, dict(fields_of(run.method))
-    settings = "".join(f", {name} {method[name]:.3g}" for name in ("weight", "threshold") if name in method)
+    texts = run.model.name == "encoder"
+    told = ("weight", "threshold", "temperature") if texts else ("weight", "threshold")
+    settings = "".join(f", {name} {method[name]:.3g}" for name in told if name in method)
     return {
         "method": run.method.name + (settings if run.method.imputes else ""),
-        "network": f"{run.model.name}, width {run.model.width}, depth {run.model.depth}",
+        "network": network_of(run.model),
+        **({"texts": f"{run.data.text.length} tokens, of longer ones the {run.data.text.keep}"} if texts else {}),
         "weak view": view_of(run.data.weak),
         "strong view": view_of(run.data.strong),
         "steps": f"{run.steps:,}",
         "batch": f"{run.batch.labeled} labelled + {run.batch.unlabeled} unlabelled",
-        "optimizer": f"{optim.name}, rate {optim.lr:g}, {optim.schedule}",
+        "optimizer": f"{optim.name}, rate {optim.lr:g}, {optim.schedule}" + (", warmed up" if optim.warmup else ""),
         "L2I": "off" if run.l2i.outer_update == "off" else f"{run.l2i.outer_update}, {run.l2i.hypergradient}",
     }
 
 
+def network_of(network: Network) -> str:
+    """A network in words."""
+    if network.name != "encoder":
+        return f"{network.name}, width {network.width}, depth {network.depth}"
+    frozen = {
+        "none": "",
+        "embeddings": ", word embeddings not trained",
+        "encoder": ", of which the head is trained alone",
+    }
+    return f"encoder {network.weights}, dropout {network.dropout:g}{frozen[network.frozen]}"
+
+
 def view_of(view: Augment) -> str:
     """A perturbation in words."""
-    fields = [(name, value) for name, value in fields_of(view) if value != getattr(Augment(), name)]
+    fields = sorted(set(fields_of(view)) - set(fields_of(Augment())), key=fields_of(view).index)
     changed = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in fields]
     return ", ".join(changed) or "none"
 
@@ -122,6 +153,8 @@ def method_for(facts: Facts) -> tuple[str, str]:
     """The method that does best on such data in our trials (docs/own-data.md)."""
     if not facts.unlabeled:
         return "supervised", "there are no unlabelled rows"
+    if facts.text:
+        return text_method(facts)
     if facts.classes is not None and facts.images and facts.side >= SMALLEST:
         return "fixmatch", "images of classes: confident labels of a weak view, learned on a strong one"
     if facts.classes is not None:
@@ -134,10 +167,10 @@ def method_for(facts: Facts) -> tuple[str, str]:
 
 def settings_for(name: str, facts: Facts) -> dict[str, Any]:
     """A method's settings for the data."""
-    settings = dict(SETTINGS.get(name, {}))
+    settings = SETTINGS.get(name, {}) | (TEXT_SETTINGS.get(name, {}) if facts.text else {})
     if facts.classes is None and "weight" in settings:
         settings["weight"] = TARGET_WEIGHT
-    elif name == "mean-teacher" and not facts.images:
+    elif name == "mean-teacher" and not facts.images and not facts.text:
         settings["weight"] = TABLE_WEIGHT
     return settings
 

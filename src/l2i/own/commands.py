@@ -23,6 +23,9 @@ ELSEWHERE = {  # fields of a run that other options of `fit` stand for
     "data.root": "PATH",
     "data.num_labeled": "--validation and --test",
     "data.num_validation": "--validation",
+    "data.num_test": "--test",
+    "data.text.paraphrases": "--data.strong.words.replace",
+    "model.weights": "--encoder",
 }
 
 

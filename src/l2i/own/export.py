@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from l2i import __version__
 from l2i.errors import InputError
 from l2i.own.fitted import Fitted, read_fit
+from l2i.own.inputs import inputs_of
 from l2i.own.network import Inputs, Predictor, Whole, encoded, load_network, of_kind, width_of
 from l2i.own.places import checked_file, writing
-from l2i.own.prepare import BLANK, Column, ImageInputs, TableInputs, inputs_of
+from l2i.own.prepare import BLANK, Column, ImageInputs, TableInputs
+from l2i.own.prepare_text import TextInputs
 from l2i.training.checkpoint import write_whole
 
 ABOUT = "l2i.json"  # the extra file of a torch.export program
@@ -214,10 +216,10 @@ def check_answers(found: Feeds, wanted: NDArray[np.float32], fitted: Fitted) -> 
 def _readable(fitted: Fitted, folder: Path) -> Inputs:
     """How the fit reads its inputs, where a file can hold that."""
     inputs = inputs_of(fitted.inputs)
-    texts = of_kind(inputs, "text") if isinstance(inputs, TableInputs) else []
-    if texts:
-        name = texts[0].name
-        raise InputError(f"column '{name}' is text, which a model file cannot read; use 'l2i predict {folder}'")
+    columns = () if isinstance(inputs, ImageInputs) else inputs.columns
+    texts = [column.name for column in columns if column.kind == "text"]
+    if texts or isinstance(inputs, TextInputs):
+        raise InputError(f"column '{texts[0]}' is text, which a model file cannot read; use 'l2i predict {folder}'")
     return inputs
 
 

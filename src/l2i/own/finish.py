@@ -23,7 +23,7 @@ from l2i.training.folder import Result
 from l2i.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from l2i.own.fit import Data
+    from l2i.own.ready import Data
     from l2i.own.source import Source
 
 SHOWN, ALIKE = 8, 3  # rows that a report shows, of the most and of the least sure; and of one class in a turn

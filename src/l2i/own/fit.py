@@ -7,25 +7,21 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from l2i.config import Run, replace, to_json
-from l2i.data.split import Samples, Splits, by_class, divided
+from l2i.data.split import Splits
+from l2i.data.tokenized import Text
 from l2i.errors import InputError
 from l2i.methods import METHODS
 from l2i.options import FitOptions
-from l2i.own.choose import Facts, chosen, explained, paced
+from l2i.own.choose import Facts, chosen, evaluations_for, explained, paced
 from l2i.own.finish import Trained, finished, title_of
 from l2i.own.fitted import META, Choice, Fitted, Rows, read_fit, write_fit
-from l2i.own.parts import parts_of
 from l2i.own.places import folder_for
-from l2i.own.prepare import BLANK, ImageInputs, TableInputs, learned
-from l2i.own.reading import few
+from l2i.own.prepare_text import LEARNED, store_encoder
+from l2i.own.ready import Data, made_ready
 from l2i.own.snapshots import watching
 from l2i.own.source import Source, read_source
 from l2i.registry import load
@@ -39,25 +35,9 @@ from l2i.training.trainer import Trainer
 from l2i.validate import validate
 
 ASKED = "asked.json"
+PROBE = 500  # test rows on which the outer update is measured, at most
 Say = Callable[[str], object]
 Override = Callable[[Run], Run]
-
-
-class Data(NamedTuple):
-    """A source, made ready: encoded inputs of every row, and the split."""
-
-    source: Source
-    inputs: TableInputs | ImageInputs
-    parts: NDArray[np.str_]
-    x: Tensor
-    y: Tensor
-    splits: Splits
-    offset: NDArray[np.float64]
-    """[D], regression: what was taken off the targets, so that float32 holds their digits; [0] otherwise."""
-
-    def rows_on(self, device: torch.device, dtype: torch.dtype) -> Samples:
-        """Every row, on a device."""
-        return Samples(self.x, self.y).to(device, dtype, pixels=self.splits.pixels is not None)
 
 
 def fit(path: str, options: FitOptions, override: Override, say: Say) -> tuple[Path, Fitted, Rows]:
@@ -84,6 +64,8 @@ def fit(path: str, options: FitOptions, override: Override, say: Say) -> tuple[P
             return (folder, *read_fit(folder))
         for choice in choices:
             say(f"{choice.name}: {choice.value} ({choice.why})")
+        if source.encoder is not None:
+            store_encoder(source.encoder, folder)
         trained = [trained_on(data, *each, f" ({i} of {len(runs)})") for i, each in enumerate(runs.items(), 1)]
         fitted, rows = finished(data, trained, choices, {"path": str(path), **source.options})
         write_fit(folder, fitted, rows)
@@ -94,76 +76,17 @@ def expected(source: Source, options: FitOptions) -> Run:
     """A run of the right method: what the user says of seed and device is needed before all is chosen."""
     blank = source.given < 0 if source.classes is not None else np.isnan(source.given).any(axis=1)
     facts = Facts(
-        shape=tuple(source.inputs.shape[1:]),
+        shape=tuple(source.inputs.shape[1:]) if source.encoder is None else (LEARNED,),
         classes=None if source.classes is None else len(source.classes),
         labeled=int((~blank).sum()),
         unlabeled=int(blank.sum()),
         points=source.points,
+        text=source.encoder is not None,
+        weights=source.encoder,
     )
     if options.method != "auto":
         load("method", METHODS, options.method)  # a wrong name is one even where no row is unlabelled
     return chosen(facts, method=options.method if facts.unlabeled else "auto")[0]
-
-
-def made_ready(source: Source, options: FitOptions, run: Run) -> Data:
-    """Encode and split; what inputs look like is learned from rows that are trained on."""
-    parts = parts_of(source.given, validation=options.validation, test=options.test, seed=run.seed)
-    if not (parts == "validation").any():
-        raise InputError("no rows are set aside to choose by; give --validation 1 or more, or a share such as 0.2")
-    seen = np.isin(parts, ("labeled", "unlabeled"))
-    if isinstance(source.inputs, np.ndarray):
-        images = ImageInputs.learned(source.inputs[seen])
-        return ready(source, images, parts, torch.from_numpy(images.grey(source.inputs)), run)
-    source = without_blank(source, seen)
-    rows = source.inputs[seen]
-    table = TableInputs(columns=tuple(learned(rows[name], kind) for name, kind in source.kinds.items()))
-    return ready(source, table, parts, torch.from_numpy(table(source.inputs)), run)
-
-
-def without_blank(source: Source, seen: NDArray[np.bool_]) -> Source:
-    """Without the columns that are blank in all rows that are trained on: nothing can be learned of them."""
-    assert not isinstance(source.inputs, np.ndarray)
-    rows = source.inputs[seen]
-    blank = [name for name in source.kinds if (rows[name].isna() | (rows[name] == BLANK)).all()]
-    if not blank:
-        return source
-    if len(blank) == len(source.kinds):
-        raise InputError("no column holds anything in the rows that are trained on; give more rows")
-    note = f"blank in all rows that are trained on, left out: {few(blank)}"
-    kinds = {name: kind for name, kind in source.kinds.items() if name not in blank}
-    return dataclasses.replace(source, kinds=kinds, inputs=source.inputs[list(kinds)], notes=(*source.notes, note))
-
-
-def offset_of(targets: NDArray[Any], *, around: bool) -> NDArray[np.float64]:
-    """The mean of each target, where targets are to be `around` 0: float32 has too few digits for a date in seconds."""
-    return np.asarray(targets.mean(axis=0), dtype=np.float64) if around else np.zeros(1)
-
-
-def ready(source: Source, inputs: TableInputs | ImageInputs, parts: NDArray[np.str_], x: Tensor, run: Run) -> Data:
-    """The five sets of a run, and all rows in a piece."""
-    classes = None if source.classes is None else len(source.classes)
-    offset = offset_of(source.given[parts == "labeled"], around=classes is None and not source.points)
-    y = torch.from_numpy(source.given - offset).float() if classes is None else torch.from_numpy(source.given).long()
-    every = Samples(x, y)
-    sets = {
-        n: every.take(torch.from_numpy(np.flatnonzero(parts == n))) for n in np.unique([*parts, "unlabeled", "test"])
-    }
-    labeled = sets["labeled"]
-    fitted = drawn = torch.arange(len(labeled.x))
-    if run.l2i.holdout == "separate" and run.l2i.outer_update != "off":
-        fitted, drawn = (torch.cat(groups) for groups in divided(by_class(labeled.y, fitted, classes)))
-    splits = Splits(
-        labeled=labeled.take(fitted),
-        unlabeled=sets["unlabeled"],
-        holdout=labeled.take(drawn),
-        validation=sets["validation"],
-        test=sets["test"],
-        classes=classes,
-        points=source.points,
-        pixels=inputs.pixels if isinstance(inputs, ImageInputs) else None,
-        columns=inputs.layout if isinstance(inputs, TableInputs) else None,
-    )
-    return Data(source, inputs, parts, x, y, splits, offset)
 
 
 def planned(data: Data, options: FitOptions, override: Override, asked: Run) -> tuple[Run, tuple[Choice, ...]]:
@@ -174,12 +97,26 @@ def planned(data: Data, options: FitOptions, override: Override, asked: Run) -> 
         labeled=len(data.splits.labeled.x),
         unlabeled=len(data.splits.unlabeled.x),
         points=data.source.points,
+        text=data.source.encoder is not None,
+        weights=data.source.encoder,
         gpu=pick_device(asked.device).type == "cuda",
     )
     suited, why = chosen(facts, method=options.method if facts.unlabeled else "auto")
-    run = override(paced(replace(suited, probe=min(500, len(data.splits.test.x))), override(suited).steps))
+    suited = replace(suited, probe=min(PROBE, len(data.splits.test.x)))
+    run = override(paced(suited, override(suited).steps, evaluations_for(facts)))
+    check_network(run, suited)
     validate(run)
     return run, explained(run, suited, why)
+
+
+def check_network(run: Run, suited: Run) -> None:
+    """That an encoder reads texts, and nothing else does or is read by one."""
+    if suited.model.name == "encoder" and run.model.name != "encoder":
+        raise InputError(f"--model.name {run.model.name} cannot read texts; leave it out, or leave out --encoder")
+    if suited.model.name != "encoder" and run.model.name == "encoder":
+        raise InputError("--model.name encoder reads texts; name their column by --text and the weights by --encoder")
+    if suited.model.name != "encoder" and run.data.text != Text():
+        raise InputError("--data.text is for texts that an encoder reads; leave it out, or give --encoder")
 
 
 def candidates(run: Run, options: FitOptions, folder: Path, unlabeled: bool) -> dict[str, Run]:

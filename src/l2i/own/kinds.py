@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.errors import InputError
-from l2i.own.prepare import MOST_CATEGORIES, Kind, numbers, words
+from l2i.own.prepare import BLANK, MOST_CATEGORIES, Kind, numbers, words
 from l2i.own.reading import counted, cut, few
 
 if TYPE_CHECKING:
@@ -52,6 +52,25 @@ def infer(frame: pd.DataFrame, *, text: Sequence[str] = (), category: Sequence[s
     columns = {name: as_kind(frame[name], kind) for name, kind in kinds.items()}
     inputs = pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
     return Inputs(inputs, kinds, (*_kind_notes(inputs, kinds), *notes, *_blank_notes(inputs, kinds)))
+
+
+def texts_alone(frame: pd.DataFrame, names: Sequence[str]) -> Inputs:
+    """The text columns in the order in which they are named, all others left out."""
+    import pandas as pd
+
+    inputs = pd.DataFrame({name: as_kind(frame[name], "text") for name in names}, index=pd.RangeIndex(len(frame)))
+    blank = int((inputs == BLANK).all(axis=1).sum())
+    if blank == len(inputs):
+        raise InputError(f"{few(names)} is blank in every row; name a column with texts by --text")
+    others = [str(name) for name in frame.columns if name not in names]
+    notes = [f"read as text: {few(names)}" + (", joined in this order" if len(names) > 1 else "")]
+    notes += [f"left out, as --encoder reads texts alone: {few(others)}"] if others else []
+    return Inputs(inputs, dict.fromkeys(names, "text"), (*notes, *blank_texts(blank)))
+
+
+def blank_texts(count: int) -> list[str]:
+    """That rows have no text, where any have none."""
+    return [f"{counted(count, 'row')} without a text, read as an empty one"] if count else []
 
 
 def as_kind(values: pd.Series, kind: Kind) -> pd.Series:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,11 @@ from l2i.data.pixels import Pixels
 from l2i.data.split import Samples
 from l2i.errors import InputError
 from l2i.models import MODELS
+from l2i.models.base import Network
 from l2i.own.fitted import Fitted
-from l2i.own.prepare import Column, ImageInputs, Kind, TableInputs, inputs_of
+from l2i.own.inputs import inputs_of
+from l2i.own.prepare import Column, ImageInputs, Kind, TableInputs
+from l2i.own.prepare_text import TextInputs, stored_encoder
 from l2i.registry import load
 from l2i.training.checkpoint import load_checkpoint, newest_whole, path_of
 from l2i.training.evaluate import best_step, curve, outputs_of
@@ -28,7 +32,7 @@ from l2i.training.state import fill, part
 if TYPE_CHECKING:
     import pandas as pd
 
-Inputs = TableInputs | ImageInputs
+Inputs = TableInputs | ImageInputs  # those that a model file can read
 FAR = 1e3  # spreads from zero, beyond which float32 has too few digits left for what varies
 SMALLEST = 1e-30  # spread that float32 holds with room to spare, as it does its inverse
 
@@ -37,11 +41,21 @@ def load_network(folder: Path, fitted: Fitted) -> nn.Module:
     """The averaged model of the chosen candidate, in evaluation mode, float32 and on the CPU."""
     path = folder / fitted.chosen
     run = read_run(path)
-    make = load("model", MODELS, run.model.name)
     with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and then replaced
-        network: nn.Module = make(fitted.shape, width_of(fitted), run.model)
+        network = _blank(folder, fitted, run.model)
     fill(network, _teacher(path, run))
     return network.float().requires_grad_(False).eval()
+
+
+def _blank(folder: Path, fitted: Fitted, model: Network) -> nn.Module:
+    """The network before its tensors are filled in; a pretrained one from what the fit holds of it."""
+    if model.name == "encoder":
+        from l2i.models.text import blank_encoder
+
+        return blank_encoder(width_of(fitted), replace(model, weights=stored_encoder(folder)))
+    make = load("model", MODELS, model.name)
+    network: nn.Module = make(fitted.shape, width_of(fitted), model)
+    return network
 
 
 def width_of(fitted: Fitted) -> int:
@@ -88,15 +102,21 @@ def outputs(network: nn.Module, fitted: Fitted, x: Tensor | NDArray[Any], *, bat
     """What `Rows.outputs` holds, for inputs `x` as the network takes them: logits, or targets in their units."""
     inputs = torch.as_tensor(x)
     samples = Samples(inputs, torch.empty(len(inputs)))
-    found = outputs_of(network, samples, torch.Tensor.float, batch=batch)
+    cast = torch.Tensor.float if inputs.is_floating_point() else torch.Tensor.long  # the tokens of texts
+    found = outputs_of(network, samples, cast, batch=batch)
     if fitted.classes is not None:
         return np.asarray(found.numpy())
     return np.asarray(found.double().numpy() * np.asarray(fitted.target_std) + np.asarray(fitted.target_mean))
 
 
-def encoded(fitted: Fitted, raw: pd.DataFrame | NDArray[Any]) -> Tensor:
-    """A raw table, or raw images [N, C, S, S] of the network's size, as the network takes them."""
+def encoded(fitted: Fitted, raw: pd.DataFrame | NDArray[Any], folder: Path | None = None) -> Tensor:
+    """A raw table, or raw images [N, C, S, S] of the network's size, as the network takes them.
+
+    Texts are read with what the fit in `folder` holds, or with the weights that it was given.
+    """
     inputs = inputs_of(fitted.inputs)
+    if isinstance(inputs, TextInputs):
+        return torch.from_numpy((inputs if folder is None else inputs.stored(folder))(raw))
     if isinstance(inputs, TableInputs):
         return torch.from_numpy(inputs(raw))
     pixels = inputs.pixels.to(torch.device("cpu"), torch.float32)

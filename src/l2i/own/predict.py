@@ -11,9 +11,10 @@ from scipy.special import softmax
 
 from l2i.own.fitted import read_fit
 from l2i.own.imputed import rounded
+from l2i.own.inputs import inputs_of
 from l2i.own.labels import free, label_columns
 from l2i.own.network import encoded, load_network, outputs
-from l2i.own.prepare import TableInputs, inputs_of
+from l2i.own.prepare import ImageInputs
 from l2i.own.read_new import read_new
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ def predicted(folder: str, path: str, say: Callable[[str], object]) -> pd.DataFr
 
     fitted, _ = read_fit(folder)
     network, inputs = load_network(Path(folder), fitted), inputs_of(fitted.inputs)
-    new = read_new(path, fitted.source, inputs if isinstance(inputs, TableInputs) else None, say)
+    new = read_new(path, fitted.source, None if isinstance(inputs, ImageInputs) else inputs, say)
     for note in new.notes:
         say(note)
-    found = outputs(network, fitted, encoded(fitted, new.inputs)).astype(np.float64)
+    found = outputs(network, fitted, encoded(fitted, new.inputs, Path(folder))).astype(np.float64)
     columns: dict[str, Any] = {"id": new.ids}
     if fitted.classes is None:
         return pd.DataFrame(columns | label_columns(fitted, rounded(found, fitted.target_std), None, new.sizes))

@@ -204,14 +204,3 @@ class ImageInputs:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "images", **asdict(self)}
-
-
-def inputs_of(plain: dict[str, Any]) -> TableInputs | ImageInputs:
-    """What `to_json` wrote."""
-    if plain["kind"] == "table":
-        return TableInputs(columns=tuple(Column(**_tuples(column)) for column in plain["columns"]))
-    return ImageInputs(**_tuples({name: value for name, value in plain.items() if name != "kind"}))
-
-
-def _tuples(plain: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.errors import InputError
-from l2i.own.kinds import as_kind
+from l2i.own.kinds import as_kind, blank_texts
 from l2i.own.pictures import Frame, Told, checked_memory, read_pictures
 from l2i.own.prepare import BLANK, Column, TableInputs, words
+from l2i.own.prepare_text import TextInputs
 from l2i.own.read_folder import Files, listed_files, new_files
 from l2i.own.read_images import new_array_images
 from l2i.own.read_npz import as_table, read_npz
@@ -37,7 +38,9 @@ class NewData:
     """As Source.sizes."""
 
 
-def read_new(path: str, options: dict[str, Any], columns: TableInputs | None, told: Told | None = None) -> NewData:
+def read_new(
+    path: str, options: dict[str, Any], columns: TableInputs | TextInputs | None, told: Told | None = None
+) -> NewData:
     """Data of the layout that the model was fitted to: `options` are Source.options, `columns` a table's inputs."""
     try:
         place = existing(path)
@@ -64,7 +67,7 @@ def unreadable_path(error: OSError, path: str) -> InputError:
     return InputError(f"{error.filename or path} cannot be read ({error.strerror}); see to its permissions")
 
 
-def _table(path: Path, options: dict[str, Any], columns: TableInputs) -> NewData:
+def _table(path: Path, options: dict[str, Any], columns: TableInputs | TextInputs) -> NewData:
     import pandas as pd
 
     raw = _raw(path, options)
@@ -77,6 +80,7 @@ def _table(path: Path, options: dict[str, Any], columns: TableInputs) -> NewData
     cells = {column.name: as_kind(raw.frame[column.name], column.kind) for column in columns.columns}
     found = [note for column in columns.columns for note in _column_notes(column, cells[column.name])]
     inputs = pd.DataFrame(cells, index=pd.RangeIndex(len(ids)))
+    found += blank_texts(columns.blank(inputs)) if isinstance(columns, TextInputs) else []
     return NewData(ids=ids, inputs=inputs, notes=tuple(map(one_line, (*raw.notes, *notes, *found))))
 
 

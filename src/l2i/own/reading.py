@@ -17,7 +17,11 @@ class ReadOptions:
     """Column of a table with the labels; a blank cell is an unlabelled row. Several for regression with several
     targets, or for landmarks as x1 y1 x2 y2 …"""
     text: tuple[str, ...] = ()
-    """Columns to read as text, by their words."""
+    """Columns to read as text, by their words, or by an encoder."""
+    encoder: str | None = None
+    """What reads the text columns: a folder with a pretrained network and its tokenizer, or a name on Hugging Face's
+    hub, such as bert-base-uncased. The texts are then the only inputs. Without it texts are read by their words, which
+    needs no weights."""
     category: tuple[str, ...] = ()
     """Columns to read as categories although they hold numbers."""
     ignore: tuple[str, ...] = ()

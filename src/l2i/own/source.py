@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from l2i.errors import InputError
 from l2i.own.fitted import Sample
-from l2i.own.kinds import infer
+from l2i.own.kinds import infer, texts_alone
 from l2i.own.pictures import Told, thumbnail, to_square
 from l2i.own.prepare import Kind
 from l2i.own.read_folder import class_files, listed_files
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["NewData", "ReadOptions", "Source", "read_new", "read_source"]
+TABLE_ONLY = ("id", "image", "encoding", "separator")  # options
 SHEETS = (".xlsx", ".xls", ".ods")
 MOST_CELL, MOST_TEXT = 200, 400  # characters of a sample that are shown
+BY_WORDS = "texts are read by their words; --encoder bert-base-uncased reads them with a pretrained network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class Source:
     """What new data must be read with, as JSON."""
     sizes: NDArray[np.int64] | None = None
     """[N, 2]: width and height of the images before; pictures.from_square brings points back to them."""
+    encoder: str | None = None
+    """What reads a table of texts, where that is a pretrained network."""
 
     def sample(self, row: int) -> Sample:
         """A row as a person can look at it."""
@@ -91,6 +95,10 @@ def read_source(path: str, options: ReadOptions, told: Told | None = None) -> So
 
 def _table(path: Path, options: ReadOptions) -> Source:
     unused(options, ("size", "grey", "landmarks", "skip_unreadable"), "images")
+    if options.encoder is not None:
+        unused(options, ("category",), "tables without --encoder")
+        if not options.text:
+            raise InputError("--encoder reads texts; name the columns that hold them by --text")
     raw = _checked_table(path, options)
     targets = read_targets(raw.frame[list(options.target)], options.task)
     taken = [*options.target, *options.ignore, *((options.id,) if options.id else ())]
@@ -115,7 +123,11 @@ def _of_table(
     names: tuple[str, ...],
     notes: Sequence[str] = (),
 ) -> Source:
-    inputs = infer(frame, text=options.text, category=options.category)
+    if options.encoder is None:
+        inputs = infer(frame, text=options.text, category=options.category)
+        hint = (BY_WORDS,) if options.text else ()
+    else:
+        inputs, hint = texts_alone(frame, options.text), ()
     return Source(
         kind="table",
         ids=ids,
@@ -125,13 +137,14 @@ def _of_table(
         classes=targets.classes,
         targets=names,
         points=False,
-        notes=_lines(f"a table of {counted(len(ids), 'row')}", *notes, *targets.notes, *inputs.notes),
+        notes=_lines(f"a table of {counted(len(ids), 'row')}", *notes, *targets.notes, *inputs.notes, *hint),
         options=_kept(options, "table"),
+        encoder=options.encoder,
     )
 
 
 def _folder(path: Path, options: ReadOptions, told: Told | None) -> Source:
-    unused(options, ("target", "text", "category", "ignore", "id", "image", "encoding", "separator"), "tables")
+    unused(options, ("target", "text", "encoder", "category", "ignore", *TABLE_ONLY), "tables")
     if options.task == "regression" or options.landmarks == "yes":
         raise InputError(f"{path} has classes as folders; for other targets give a CSV of paths with --image COLUMN")
     files, classes, notes = class_files(path)
@@ -141,7 +154,7 @@ def _folder(path: Path, options: ReadOptions, told: Told | None) -> Source:
 
 
 def _image_table(path: Path, options: ReadOptions, told: Told | None) -> Source:
-    unused(options, ("text", "category"), "tables without --image")
+    unused(options, ("text", "encoder", "category"), "tables without --image")
     raw = _checked_table(path, options)
     labels = raw.frame[list(options.target)]
     targets, ids = read_targets(labels, options.task), row_ids(raw.frame, options.id)
@@ -155,7 +168,7 @@ def _image_table(path: Path, options: ReadOptions, told: Told | None) -> Source:
 
 
 def _arrays(path: Path, options: ReadOptions) -> Source:
-    others = ("target", "text", "id", "image", "encoding", "separator", "skip_unreadable", "grey")
+    others = ("target", "text", "encoder", *TABLE_ONLY, "skip_unreadable", "grey")
     unused(options, others, "tables and image files")
     x, y = read_npz(path, labelled=True)
     assert y is not None
@@ -202,7 +215,7 @@ def _lines(*notes: str) -> tuple[str, ...]:
 
 
 def _kept(options: ReadOptions, layout: Layout, **resolved: Any) -> dict[str, Any]:
-    names = ("id", "image", "encoding", "separator", "skip_unreadable")
+    names = (*TABLE_ONLY, "encoder", "skip_unreadable")
     return {"layout": layout, **{name: getattr(options, name) for name in names}, **resolved}
 
 

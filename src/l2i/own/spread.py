@@ -28,12 +28,13 @@ def spread_of(trainer: Trainer, samples: Samples, snapshots: NDArray[Any]) -> ND
 
 @torch.no_grad()
 def _seen(trainer: Trainer, samples: Samples, generator: Generator) -> NDArray[np.float32]:
-    """Targets of one weak view of every row, as targets of the row itself."""
+    """Targets of one weak view of every row, as targets of the row itself; of texts, of a strong view."""
     task, splits, found = trainer.task, trainer.splits, []
+    augment = trainer.run.data.weak if splits.tokens is None else trainer.run.data.strong
     assert isinstance(task, Regression) and isinstance(samples.x, Tensor)
     for raw in samples.x.split(CHUNK):
         raw = raw if splits.pixels is None else raw.to(splits.pixels.mean.dtype)
-        view, frame = trainer.run.data.weak(raw, generator, framed=splits.points, columns=splits.columns)
+        view, frame = splits.view(augment, raw, generator)
         seen = trainer.predict(Samples(view, torch.empty(len(view), device=trainer.device)))
         found.append(task.decode(task.move(seen, None if frame is None else frame.inverse())))
     return torch.cat(found).float().cpu().numpy()

@@ -17,6 +17,7 @@ TABLES: dict[str, str] = {
     "cifar10": "l2i.recipes.cifar:CIFAR10",
     "cifar100": "l2i.recipes.cifar:CIFAR100",
     "imagenet": "l2i.recipes.imagenet:TABLE",
+    "imdb": "l2i.recipes.imdb:TABLE",
 }
 
 

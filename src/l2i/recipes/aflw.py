@@ -77,10 +77,12 @@ def make(name: str, cell: Cell) -> Run:
 
 def mean_face(root: str | None) -> dict[str, float]:
     """The error of predicting, for every test face, the mean of each landmark over all training faces."""
+    from l2i.data.split import DataSet
     from l2i.tasks import Regression
     from l2i.training.build import read_set
 
     data = read_set("landmarks", root)
+    assert isinstance(data, DataSet)
     task = Regression.standardized(data.train.y.double(), points=True, eyes=data.eyes)
     everywhere = task.encode(task.mean.expand(len(data.test.y), -1))
     return {"aflw/mean-face": float(task.figure(everywhere, data.test.y.double()))}

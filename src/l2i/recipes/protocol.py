@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from l2i.config import Run
@@ -11,6 +12,12 @@ from l2i.validate import fields_of
 
 BESIDES = ("name", "out", "device", "threads", "save_every", "data.root", "data.workers")  # decide nothing
 OUTER = "l2i."
+TEXT = (
+    r"data\.(text|weak\.words|strong\.words)\.|"
+    r"model\.(weights|pooling|frozen|encoder_dropout|checkpointing)|optim\.layer_decay"
+)
+"""Fields that are for texts alone, and `BUT_TEXT` those that are for all else."""
+BUT_TEXT = r"data\.(weak|strong)\.(?!words)|model\.(width|depth)"
 
 
 def protocol(run: Run) -> dict[str, Any]:
@@ -18,6 +25,7 @@ def protocol(run: Run) -> dict[str, Any]:
     found = {path: value for path, value in fields_of(run) if path not in BESIDES}
     found["method"] = run.method.name
     found["method.rampup"] = resolved(run.method.rampup, run.steps)
+    found["optim.warmup"] = resolved(run.optim.warmup, run.steps)
     found["optim.milestones"] = tuple(resolved(milestone, run.steps) for milestone in run.optim.milestones)
     if run.l2i.outer_update == "off":
         found = {path: value for path, value in found.items() if not path.startswith(OUTER)}
@@ -25,6 +33,8 @@ def protocol(run: Run) -> dict[str, Any]:
         found.pop("batch.holdout")
     if not run.method.views:
         found.pop("batch.unlabeled")
+    other = BUT_TEXT if run.model.name == "encoder" else TEXT
+    found = {path: value for path, value in found.items() if not re.match(other, path)}
     if "strong" not in run.method.views:
         found = {path: value for path, value in found.items() if not path.startswith("data.strong.")}
     return found

@@ -15,13 +15,17 @@ from l2i.bilevel.labels import Labels, LearnableLabels, OutputLabels
 from l2i.bilevel.outer import OuterStep
 from l2i.config import Run, replace
 from l2i.data import DATASETS, EMBEDDED
-from l2i.data.split import DataSet, Splits, draw_splits
+from l2i.data.draw import draw_splits
+from l2i.data.split import DataSet, Splits
+from l2i.data.texts import TextSet
+from l2i.data.tokenized import Told, tokenized
 from l2i.errors import InputError
 from l2i.methods import METHODS
 from l2i.methods.base import Method
 from l2i.models import MODELS
 from l2i.registry import load
 from l2i.tasks import Classification, Regression, Task
+from l2i.training.log import seldom
 from l2i.training.precision import Autocast
 
 FOLDER = "L2I_DATA"  # the environment variable with the folder that data sets lie in, where data.root is not given
@@ -57,19 +61,23 @@ def placed(run: Run) -> Run:
     return replace(run, data={"root": root})
 
 
-def read_set(name: str, root: str | None) -> DataSet:
+def read_set(name: str, root: str | None) -> DataSet | TextSet:
     """A data set by name, from the folder given or the one that the environment names."""
     read = load("data set", DATASETS, name)
-    data: DataSet = read(root if root is not None else os.environ.get(FOLDER))
+    data: DataSet | TextSet = read(root if root is not None else os.environ.get(FOLDER))
     return data
 
 
-def load_splits(run: Run) -> Splits:
-    """The data set of the run, split by its seed."""
+def load_splits(run: Run, told: Told | None = None) -> Splits:
+    """The data set of the run, split by its seed; `told` hears of texts being read, by default stderr."""
+    data = read_set(run.data.name, run.data.root)
+    if isinstance(data, TextSet):
+        data = tokenized(data, run.model.weights, run.data.text, told or seldom())
     return draw_splits(
-        read_set(run.data.name, run.data.root),
+        data,
         num_labeled=run.data.num_labeled,
         num_validation=run.data.num_validation,
+        num_test=run.data.num_test,
         holdout=run.l2i.holdout if run.l2i.outer_update != "off" else "joint",
         seed=run.seed,
     )
@@ -91,6 +99,8 @@ def make_task(splits: Splits, method: Method) -> Task:
 def input_shape(run: Run, splits: Splits) -> tuple[int, ...]:
     """The shape of a sample as the network sees it."""
     shape, side = tuple(splits.labeled.x.shape[1:]), run.data.weak.crop
+    if splits.tokens is not None:
+        return shape[-1:]
     if run.data.strong.crop != side and "strong" in run.method.views:
         raise InputError(f"data.weak.crop={side} and data.strong.crop={run.data.strong.crop} must be the same")
     return (shape[0], side, side) if side and len(shape) == 3 else shape

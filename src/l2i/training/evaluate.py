@@ -18,6 +18,8 @@ SHARE = 0.02  # of the steps, at the end, in which they lie
 SHORT = 1000  # steps under which the last evaluation alone counts
 BATCH = {"cpu": 64, "cuda": 1024}  # samples at a time: a CPU's cache holds the activations of few
 
+USUAL = 128  # tokens of a text, up to which as many are taken
+
 Final = Literal["median", "mean", "best"]
 Curve = dict[int, float]  # step -> figure
 
@@ -77,7 +79,7 @@ def outputs_of(
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        size = BATCH.get(samples.y.device.type, 1024) if batch is None else batch
+        size = batch_for(samples) if batch is None else batch
         outputs = []
         for raw in chunks(samples, size, workers):
             outputs.append(model(inputs(raw)))
@@ -86,6 +88,13 @@ def outputs_of(
     finally:
         for module, before in training.items():
             module.training = before
+
+
+def batch_for(samples: Samples) -> int:
+    """How many samples at a time; of long texts, fewer."""
+    most = BATCH.get(samples.y.device.type, 1024)
+    texts = isinstance(samples.x, Tensor) and samples.x.dtype == torch.int32  # token ids
+    return max(1, min(most, most * USUAL // samples.x.shape[-1])) if texts else most
 
 
 def chunks(samples: Samples, size: int, workers: int) -> Iterator[Tensor]:

@@ -50,11 +50,14 @@ class Result:
     """Whether steps were taken operation by operation, or recorded as a CUDA graph and replayed."""
     at_once: int = 1
     """Runs that shared the device, side by side."""
+    steps_per_second: float | None = None
+    """Of the steps themselves, since the run began or went on."""
 
     def short(self) -> str:
         """In a line."""
         figure = f"{self.figure_name} {self.figure:.2f}"
-        return f"{self.name}, seed {self.seed}: {figure}, {self.steps} steps in {self.seconds:.1f} s"
+        pace = "" if self.steps_per_second is None else f" ({self.steps_per_second:.3g} steps/s without evaluation)"
+        return f"{self.name}, seed {self.seed}: {figure}, {self.steps} steps in {self.seconds:.1f} s{pace}"
 
     def __str__(self) -> str:
         return f"{self.short()}\n({self.definition})"

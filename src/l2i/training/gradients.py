@@ -80,6 +80,8 @@ class Gradients:
             self.head = Head.of(network, outer.head)
         kept = [] if self.head is None else self.head.names  # the closed form is for a head of full precision
         self.rounds = [n for n in matrices(network) if n not in kept] if isinstance(network, Autocast) else []
+        self.replays = outer is not None and (outer.eta is not None or run.l2i.hypergradient == "finite_difference")
+        """Whether an outer step passes the same samples again and has to meet the same dropout masks."""
         self.shares = False
         """Whether an outer step at the same θ looks at what the base step has passed."""
 

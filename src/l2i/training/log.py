@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,19 @@ def rows_of(content: bytes) -> list[Row]:
     if not all(row["step"] and "test" in row and "validation" in row for row in rows):
         raise ValueError("not rows of metrics")
     return rows
+
+
+def seldom() -> Callable[[str], None]:
+    """Says a line on stderr, where the last one that it was given is some seconds ago."""
+    said = time.monotonic()
+
+    def say(line: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= EVERY:
+            said = time.monotonic()
+            Console(stderr=True).print(line, highlight=False, soft_wrap=True)
+
+    return say
 
 
 class Metrics:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from l2i.training.evaluate import best_step, curve, definition, final_figure, is
 from l2i.training.folder import BEST, Result
 from l2i.training.log import Bar, Events, Metrics, Row
 from l2i.training.optim import rate_factor
+from l2i.training.pace import Pace
 from l2i.training.probe import probe
 from l2i.training.signals import StopRequest
 from l2i.training.state import cpu_threads
@@ -70,7 +70,8 @@ def begun(
     done = folders.read_result(folder)
     if done is not None:
         if splits is not None:
-            folders.same_data(folder, newest_whole(folder / "checkpoints")[1], on_host(splits, run), given=True)
+            here = splits.to(torch.device("cpu"), dtype_of(run))  # as a checkpoint knows them
+            folders.same_data(folder, newest_whole(folder / "checkpoints")[1], here, given=True)
         yield done
         return
     with cpu_threads(run.threads):
@@ -83,11 +84,6 @@ def begun(
                 yield training
 
 
-def on_host(splits: Splits, run: Run) -> Splits:
-    """Splits as a checkpoint knows them."""
-    return splits.to(torch.device("cpu"), dtype_of(run))
-
-
 class Training:
     """The loop around a trainer's steps."""
 
@@ -95,17 +91,17 @@ class Training:
         self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool, label: str | None = None
     ) -> None:
         self.trainer, self.run, self.folder, self.stop = trainer, trainer.run, folder, stop
-        self.at_once = 1
+        self.at_once, self.pace = 1, Pace()
         self.label = label
         self.watch: Watch | None = None
-        self.start, self.earlier, self.changed, self.shared, size = 0, 0.0, "", 1, 0
+        self.start, self.changed, self.shared, size = 0, "", 1, 0
         self.saved = folder / "checkpoints"
         if checkpoints(self.saved) or (folder / "metrics.jsonl").exists():
             tensors, meta = newest_whole(self.saved)
             folders.match(self.saved, to_json(from_json(meta["config"])), self.run)
             folders.same_data(folder, meta, trainer.splits, given=trainer.given)
             trainer.load(tensors)
-            self.start, self.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
+            self.start, self.pace.earlier, size = meta["step"], meta["seconds"], meta["metrics_size"]
             self.shared = meta.get("at_once", 1)
             before = meta.get("precision", trainer.precision)
             self.changed = "" if before == trainer.precision else f", in {trainer.precision} instead of {before}"
@@ -116,7 +112,6 @@ class Training:
         self.bar = Bar(
             label or f"{self.run.name} seed {self.run.seed}", start=self.start, steps=self.run.steps, quiet=quiet
         )
-        self.began = time.monotonic()
 
     def finish(self) -> Result:
         """Take the steps that are left, and write down what the run came to."""
@@ -126,7 +121,7 @@ class Training:
 
     def going(self) -> Iterator[None]:
         """The steps that are left, one each time that it is asked for the next."""
-        self.began = time.monotonic()
+        self.pace.begin()
         with self.bar as bar:
             what = self.label or ("your data" if self.trainer.given else self.run.data.name)
             bar.say(f"{what}: {self.trainer.described()}")
@@ -158,9 +153,6 @@ class Training:
         self.metrics.close()
         self.events.close()
 
-    def seconds(self) -> float:
-        return self.earlier + time.monotonic() - self.began
-
     def evaluate(self, step: int) -> Row:
         """A row of metrics: means since the last row, and the averaged model on validation and test samples."""
         trainer = self.trainer
@@ -185,14 +177,16 @@ class Training:
         self.keep_best(step)
         self.events.add(row)
         if self.watch is not None:
-            self.watch(trainer, step)
+            with self.pace.beside_steps():
+                self.watch(trainer, step)
         return row
 
     def figures(self) -> Row:
         """The main figure on the validation and test samples; the other figures are for `l2i evaluate`."""
         splits = self.trainer.splits
         self.bar.evaluating(len(splits.validation.x) + len(splits.test.x))
-        found, name = self.trainer.figures(self.bar.evaluated), self.trainer.task.figure_name
+        with self.pace.beside_steps():
+            found, name = self.trainer.figures(self.bar.evaluated), self.trainer.task.figure_name
         return {part: found[part][name] if part in found else None for part in ("validation", "test")}
 
     def probed(self, step: int) -> Row:
@@ -200,9 +194,8 @@ class Training:
 
         It is not the run's work either: its time does not count.
         """
-        began = time.monotonic()
-        found = probe(self.trainer, step)
-        self.began += time.monotonic() - began
+        with self.pace.left_out():
+            found = probe(self.trainer, step)
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
     def keep_best(self, step: int) -> None:
@@ -215,7 +208,8 @@ class Training:
         """A checkpoint of a state that is known to be good."""
         self.trainer.meter.check()
         self.events.flush()
-        self.write_checkpoint(step, seconds=self.seconds(), metrics_size=self.metrics.size())
+        with self.pace.beside_steps():
+            self.write_checkpoint(step, seconds=self.pace.seconds(), metrics_size=self.metrics.size())
 
     def write_checkpoint(self, step: int, *, seconds: float, metrics_size: int) -> None:
         meta = {"step": step, "seconds": seconds, "metrics_size": metrics_size, "config": to_json(self.run)}
@@ -239,7 +233,8 @@ class Training:
             validation=final(validation) if validation else None,
             seed=run.seed,
             steps=run.steps,
-            seconds=self.seconds(),
+            seconds=self.pace.seconds(),
+            steps_per_second=self.pace.rate(run.steps - self.start) if run.steps > self.start else None,
             versions=folders.versions(),
             hardware=folders.hardware(self.trainer.device),
             precision=self.trainer.precision,

@@ -14,8 +14,6 @@ from l2i.batch import Params
 from l2i.bilevel.inner import leaves, moving_layers, standing_in
 from l2i.bilevel.outer import added
 
-RESTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # which in evaluation mode move nothing
-
 
 class Moving:
     """Φ at θ in forwards that move its statistics, once they are settled; each has leaves of its own, for its lane."""
@@ -51,19 +49,25 @@ class Statistics:
         self.moves: list[list[Tensor]] = []
 
     def watch(self, forward: Callable[[], object]) -> None:
-        """Look at a forward: side by side is for BatchNorm with a momentum, each layer used once, and nothing else."""
+        """Look at a forward: side by side is for BatchNorm with a momentum, used once, where nothing else moves."""
         calls: Counter[int] = Counter()
         hooks = [layer.register_forward_pre_hook(lambda m, _: calls.update([id(m)])) for layer in self.layers]
+        seen: list[list[tuple[Tensor, int]]] = []  # before and after
+        hooks.append(self.model.register_forward_pre_hook(lambda m, _: seen.append(self.others())))
+        hooks.append(self.model.register_forward_hook(lambda *_: seen.append(self.others())))
         try:
             forward()
         finally:
             for hook in hooks:
                 hook.remove()
-        mine = {id(b) for layer in self.layers for b in layer.buffers()}
-        resting = {id(b) for m in self.model.modules() if type(m) in RESTING and not m.training for b in m.buffers()}
-        others = {id(b) for b in self.model.buffers()} - mine - resting
         once = all(calls[id(layer)] == 1 and layer.momentum is not None for layer in self.layers)
-        self.apart = once and not others
+        same = [a is b and i == j for (a, i), (b, j) in zip(seen[0], seen[-1], strict=True)]
+        self.apart = once and all(same)
+
+    def others(self) -> list[tuple[Tensor, int]]:
+        """Buffers that are not these layers', such as positions of words, each with how often it was written to."""
+        mine = {id(b) for layer in self.layers for b in layer.buffers()}
+        return [(b, b._version) for b in self.model.buffers() if id(b) not in mine]
 
     @contextmanager
     def away(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ def train_together(runs: Sequence[Run], *, at_once: int = 0) -> Iterator[Result]
     dropout, which draw from one generator, take turns.
     """
     count = at_once or min(len(runs), MOST if all(gains(run) for run in runs) else 1)
-    count = 1 if any(run.model.dropout for run in runs) else count
+    count = 1 if any(drops(run) for run in runs) else count
     for first in range(0, len(runs), count):
         group = runs[first : first + count]
         yield from ([train(group[0])] if len(group) == 1 else side_by_side(group))
@@ -33,8 +33,14 @@ def train_together(runs: Sequence[Run], *, at_once: int = 0) -> Iterator[Result]
 
 def gains(run: Run) -> bool:
     """Whether a run goes faster beside others: as a graph on a GPU; on a CPU one run keeps all cores busy."""
-    recorded = run.engine != "eager" and run.data.name not in STREAMED and not run.model.dropout
+    recorded = run.engine != "eager" and run.data.name not in STREAMED and not drops(run)
     return recorded and pick_device(run.device).type == "cuda"
+
+
+def drops(run: Run) -> bool:
+    """Whether the network has dropout; a pretrained encoder has, where the run does not say otherwise."""
+    within = run.model.encoder_dropout if run.model.name == "encoder" else 0.0
+    return bool(run.model.dropout) or within != 0
 
 
 def side_by_side(runs: Sequence[Run]) -> list[Result]:

@@ -13,6 +13,7 @@ from l2i.bilevel.outer import scale_of
 from l2i.config import Run
 from l2i.data.loader import Loader
 from l2i.data.split import Samples, Splits
+from l2i.data.tokenized import cut_of
 from l2i.errors import InputError
 from l2i.lanes import IN_TURN, Lanes, plan_for
 from l2i.methods.base import Costs
@@ -78,7 +79,8 @@ class Trainer:
         )
         self.meter = Meter(self.device)
         self.draws = self.rehearse()
-        self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and not self.draws
+        once = not (self.draws and self.gradients.replays)
+        self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and once
         self.recorder = self.recording()
 
     def at_precision(self, model: nn.Module) -> nn.Module:
@@ -89,10 +91,11 @@ class Trainer:
         why_not = {
             "the run is not on one": self.device.type != "cuda",
             "the data is streamed": bool(self.loader.streams),
-            "the network draws random numbers, which an outer step replays": self.draws and self.outer is not None,
+            "the network draws random numbers, which the outer step replays": self.draws and self.gradients.replays,
+            "layers are passed again, with their dropout masks": self.draws and self.run.model.checkpointing,
         }
         plan = plan_for(held=self.held, last_layer=self.gradients.head is not None)
-        apart = self.gradients.statistics.apart and not self.draws
+        apart = self.gradients.statistics.apart
         return recorder_for(self.run, self.take, self.loader.generator, why_not, plan if apart else None)
 
     @property
@@ -196,7 +199,8 @@ class Trainer:
         """The sets of the run in a line."""
         joint = self.outer is None or self.run.l2i.holdout == "joint"
         drawn = "" if self.outer is None or not joint else ", hold-out drawn again from the labelled"
-        return self.splits.described(but=("holdout",) if joint else ()) + drawn
+        cut = cut_of(self.splits, self.run.data.text)
+        return self.splits.described(but=("holdout",) if joint else ()) + drawn + cut
 
     def close(self) -> None:
         """Let go of what draws the batches."""

@@ -1,0 +1,236 @@
+"""Pretrained weights, configurations and tokenizers in Hugging Face's form: a folder, or a name on its hub."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import ERROR
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from l2i.errors import InputError
+
+if TYPE_CHECKING:
+    from l2i.models.base import Network
+
+RANDOM = "random"  # in place of a folder: a BERT of the run's width and depth, not trained
+HEAD_WIDTH = 32  # of a random BERT's attention heads
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+POOLING = Path("1_Pooling", "config.json")  # of sentence transformers
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+WHOLE = "give the folder that save_pretrained wrote, whole"
+DROPOUTS = (  # as configurations name them; those of heads are not among them
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "hidden_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+)
+
+
+def load_body(network: Network) -> Any:
+    """The encoder itself, in float32."""
+    if network.weights == RANDOM:
+        return random_body(network)
+    import torch
+
+    transformers, where = needed(network.weights)
+    check_folder(where, WEIGHTS, "weights (model.safetensors)")
+    config = load_config(where)
+    set_dropout(config, network)
+    with quiet(), told(where):
+        body, known = transformers.AutoModel.from_pretrained(
+            where, config=config, dtype=torch.float32, output_loading_info=True, **strictly(where)
+        )
+    missing = sorted(name for name in known["missing_keys"] if not name.startswith("pooler."))  # new, as the head is
+    if missing:
+        raise InputError(f"the weights of {where} lack {len(missing)} of its tensors, such as {missing[0]}; {WHOLE}")
+    return body
+
+
+def blank_body(weights: str) -> Any:
+    """The encoder of a configuration, in float32, its weights yet to be filled in."""
+    import torch
+
+    transformers, where = needed(weights)
+    config = load_config(where)
+    with quiet(), told(where):
+        return transformers.AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
+
+
+def save_reading(weights: str, folder: Path) -> None:
+    """Write to a folder what texts are read with, all but the weights: configuration, tokenizer and pooling."""
+    parts = (load_config(weights), load_tokenizer(weights))
+    with quiet():
+        for part in parts:
+            part.save_pretrained(folder)
+    pooling = sentence_pooling(weights)
+    if pooling is not None:
+        (folder / POOLING).parent.mkdir(exist_ok=True)
+        (folder / POOLING).write_text(json.dumps(pooling), encoding="utf-8")
+
+
+def load_config(weights: str | None) -> Any:
+    """The configuration alone."""
+    transformers, where = needed(weights)
+    check_folder(where, ("config.json",), "config.json")
+    with quiet(), told(where):
+        return transformers.AutoConfig.from_pretrained(where, **strictly(where))
+
+
+def load_tokenizer(weights: str | None) -> Any:
+    """The fast tokenizer that belongs to the weights."""
+    transformers, where = needed(weights)
+    check_folder(where, TOKENIZERS, f"tokenizer ({TOKENIZERS[0]} or {TOKENIZERS[1]})")
+    with quiet(), told(where):
+        found = transformers.AutoTokenizer.from_pretrained(where, **strictly(where))
+    if not found.is_fast:
+        raise InputError(f"{where} has no fast tokenizer; save one there with AutoTokenizer…save_pretrained")
+    return found
+
+
+def strictly(where: str) -> dict[str, bool]:
+    """A folder is all there is, and no code is run that comes with weights."""
+    return {"local_files_only": is_folder(where), "trust_remote_code": False}
+
+
+def set_dropout(config: Any, network: Network) -> None:
+    """The dropout within an encoder, where the run says it."""
+    if network.encoder_dropout is None:
+        return
+    names = [name for name in DROPOUTS if hasattr(config, name)]
+    if not names:
+        raise InputError(f"{network.weights} has no dropout that could be set; leave model.encoder_dropout out")
+    for name in names:
+        setattr(config, name, network.encoder_dropout)
+
+
+def random_body(network: Network) -> Any:
+    """A BERT with random weights, for tests and timing."""
+    transformers, _ = needed(RANDOM)
+    config = transformers.BertConfig(
+        hidden_size=network.width,
+        num_hidden_layers=network.depth,
+        num_attention_heads=max(1, network.width // HEAD_WIDTH),
+        intermediate_size=4 * network.width,
+    )
+    set_dropout(config, network)
+    return transformers.BertModel(config)
+
+
+def needed(weights: str | None) -> tuple[Any, str]:
+    """The library that reads weights, and where they are."""
+    if not weights:
+        raise InputError(
+            "an encoder of texts needs its weights: give --model.weights a folder, or a name such as bert-base-uncased"
+        )
+    try:
+        import transformers
+    except ImportError:
+        raise InputError("texts are read with transformers, which is not installed: pip install 'l2i[text]'") from None
+    return transformers, str(Path(weights).expanduser()) if is_folder(weights) else weights
+
+
+def is_folder(weights: str) -> bool:
+    """Whether weights are a folder; then nothing is looked for elsewhere."""
+    return Path(weights).expanduser().is_dir()
+
+
+def check_folder(weights: str, names: tuple[str, ...], what: str) -> None:
+    """That a folder holds one of the files; a path that is no folder is none, rather than a name."""
+    path = Path(weights).expanduser()
+    if weights == RANDOM:
+        raise InputError(f"a random BERT has no {what}; give --model.weights a folder or a name")
+    if path.is_file():
+        raise InputError(f"{weights} is a file; give --model.weights the folder that it is in")
+    if path.is_dir() and not any(next(path.glob(name), None) for name in names):
+        raise InputError(f"{weights} has no {what}; {WHOLE}")
+    if not path.is_dir() and (path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1):
+        raise InputError(f"there is no folder {weights}; check the path of --model.weights")
+
+
+@contextmanager
+def told(weights: str) -> Iterator[None]:
+    """What goes wrong in reading, in a line; the libraries that read have no errors of one kind."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        how = "see that it is whole" if is_folder(weights) else "check the name and the network, or give a folder"
+        raise InputError(f"{weights} cannot be read ({first}); {how}") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the library's own bars, reports and advice, which are not about a user's run."""
+    from huggingface_hub.utils import logging as hub
+    from transformers.utils import logging
+
+    level, hub_level, bars = logging.get_verbosity(), hub.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    hub.set_verbosity(ERROR)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        hub.set_verbosity(hub_level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def most_tokens(config: Any) -> int | None:
+    """The longest sequence that a network takes; None where nothing limits it."""
+    places = getattr(config, "max_position_embeddings", None)
+    if places is None or places < 0:
+        return None
+    shifted = config.model_type in SHIFTED
+    return int(places) - (int(config.pad_token_id or 0) + 1 if shifted else 0)
+
+
+SHIFTED = (
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "data2vec-text",
+    "esm",
+    "ibert",
+    "longformer",
+    "luke",
+    "mpnet",
+    "roberta-prelayernorm",
+    "xmod",
+)
+"""Architectures whose positions begin after that of padding."""
+
+
+def sentence_pooling(weights: str) -> dict[str, Any] | None:
+    """How a sentence transformer pools, from its folder or the hub; None for weights of other kinds."""
+    if weights in ("", RANDOM):
+        return None
+    path = Path(weights).expanduser() / POOLING
+    with quiet(), told(weights):
+        if not is_folder(weights):
+            from huggingface_hub import hf_hub_download, try_to_load_from_cache
+            from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+            known = try_to_load_from_cache(weights, POOLING.as_posix())
+            if known is not None and not isinstance(known, str):
+                return None  # it was looked for before, and is not there
+            try:
+                path = Path(hf_hub_download(weights, POOLING.as_posix()))
+            except LocalEntryNotFoundError:
+                raise InputError(f"{weights}: how it pools cannot be looked up; choose by --model.pooling") from None
+            except EntryNotFoundError:
+                return None
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

@@ -1,0 +1,42 @@
+"""docs/results.md holds what the committed result files give."""
+
+import json
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from l2i.statistic import with_error
+from l2i.training.evaluate import curve, final_figure
+from l2i.training.log import rows_of
+
+ROOT = Path(__file__).parent.parent
+IMDB = ROOT / "results" / "imdb"
+STEPS = 10_000
+
+
+def figures(cell: str) -> list[float]:
+    found = []
+    for path in sorted(IMDB.glob(f"{cell}-seed*.jsonl")):
+        test = curve(rows_of(path.read_bytes()), "test")
+        found.append(final_figure(test, {}, STEPS, "median"))
+    return found
+
+
+@pytest.mark.parametrize("cell", ["sl-20", "uda-20", "uda-l2i-20"])
+def test_a_row_of_the_imdb_table_is_that_of_its_files(cell: str) -> None:
+    row = next(line for line in (ROOT / "docs/results.md").read_text().splitlines() if line.startswith(f"| `{cell}`"))
+    cells = [part.strip() for part in row.strip("|").split("|")]
+    assert cells[1] == with_error(figures(cell))
+    assert cells[2] == ", ".join(f"{figure:.2f}" for figure in figures(cell))
+    results = [json.loads(path.read_text()) for path in sorted(IMDB.glob(f"{cell}-seed*.json"))]
+    assert cells[4] == f"{mean(r['steps_per_second'] for r in results):.0f}"
+    assert cells[5] == f"{mean(r['seconds'] for r in results):.0f} s"
+
+
+@pytest.mark.parametrize("path", sorted(IMDB.glob("*.json")), ids=lambda path: path.stem)
+def test_a_result_is_that_of_its_evaluations(path: Path) -> None:
+    result = json.loads(path.read_text())
+    test = curve(rows_of(path.with_suffix(".jsonl").read_bytes()), "test")
+    assert result["figure"] == pytest.approx(final_figure(test, {}, result["steps"], "median"))
+    assert result["steps"] == STEPS

@@ -16,7 +16,7 @@ from l2i.own.fitted import read_fit
 from tiny_encoder import reviews, tiny_encoder
 
 ROWS, LABELS, BLANK = 120, 50, 70  # of films.csv: rows, labelled ones, and the one without a text
-QUICK = ("--device", "cpu", "--threads", "1", "--steps", "60", "--optim.lr", "0.003", "--optim.ema-decay", "0.8")
+QUICK = ("--device", "cpu", "--threads", "1", "--steps", "120", "--optim.lr", "0.003", "--optim.ema-decay", "0.8")
 CLASSES = (
     "fit",
     "films.csv",
@@ -78,7 +78,7 @@ def test_a_fit_says_what_it_reads_and_chooses(fitted: Path) -> None:
         "left out, as --encoder reads texts alone: 'year'",
         "1 row without a text, read as an empty one",
         "method: uda, weight 1, threshold 0, temperature 1 (classes of texts",
-        "network: encoder bert, dropout 0.1 (the pretrained network that was named",
+        "network: encoder bert, dropout 0.1 before the head (the pretrained network that was named",
         "texts: 32 tokens, of longer ones the end (as long as the longest one trained on",
         "weak view: none (the text as it is)",
         "strong view: words.replace 0.3 (words that say little",
@@ -186,7 +186,7 @@ def test_a_text_of_numbers_is_a_text_and_how_tokens_are_pooled_is_kept(start: Pa
     options = ("--text", "year", "--target", "mood", "--encoder", "bert", "--steps", "2", "--device", "cpu")
     frozen = ("--model.frozen", "embeddings", "--no-baselines")
     said = works("fit", "films.csv", *options, *frozen, "--out", "years", cwd=start)
-    assert "l2i: network: encoder bert, dropout 0.1, word embeddings not trained (as asked)" in said.err
+    assert "l2i: network: encoder bert, dropout 0.1 before the head, word embeddings not trained (as asked)" in said.err
     shutil.move(start / "bert/1_Pooling", start / "pooling")
     works("predict", "years", "films.csv", "--out", "years.csv", cwd=start)
     fit, rows = read_fit(start / "years")

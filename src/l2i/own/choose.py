@@ -139,7 +139,7 @@ def network_of(network: Network) -> str:
         "embeddings": ", word embeddings not trained",
         "encoder": ", of which the head is trained alone",
     }
-    return f"encoder {network.weights}, dropout {network.dropout:g}{frozen[network.frozen]}"
+    return f"encoder {network.weights}, dropout {network.dropout:g} before the head{frozen[network.frozen]}"
 
 
 def view_of(view: Augment) -> str:

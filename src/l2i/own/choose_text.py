@@ -43,7 +43,7 @@ def for_texts(facts: Facts) -> tuple[Run, dict[str, str]]:
         steps=ON_GPU if facts.gpu else ON_CPU,
         data=Data(text=Text(length=facts.shape[0]), strong=Augment(words=Words(replace=0.3))),
         batch=Batches(labeled=8, unlabeled=24, holdout=8),
-        model=Network(name="encoder", weights=facts.weights, dropout=0.1),
+        model=Network(name="encoder", weights=facts.weights, dropout=0.1, encoder_dropout=0.0),  # as it was measured
         optim=Optim(lr=2e-5, schedule="linear", warmup=0.1, clip=1.0, ema_decay=0.99),
         l2i=L2I(rho=RHO),
     )

@@ -141,3 +141,12 @@ def test_what_cannot_be_changed_is_said(change: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         plan(recipes.table("aflw"), CompareOptions(change=(change,), seeds=1))
     assert message in str(error.value)
+
+
+def test_what_would_be_trained_is_not_told_of_other_runs(small: None, tmp_path: Path) -> None:
+    write_faces(tmp_path)
+    chosen = options(tmp_path, cells=("sl-91",), seeds=1)
+    compare("aflw", chosen)
+    assert "1 seed, 1 done already" in planned("aflw", chosen)[0]
+    with pytest.raises(InputError, match="holds a run of another configuration"):
+        planned("aflw", options(tmp_path, cells=("sl-91",), seeds=1, steps=4))

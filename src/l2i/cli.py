@@ -100,8 +100,12 @@ def list_names(arguments: list[str]) -> int:
             raise InputError(f"'l2i list' takes a word that names contain, and was given '{told[-1]}'; leave it out")
         arguments = []
     kinds = {"methods": METHODS, "models": MODELS, "data sets": DATASETS, "recipes": recipes.names()}
-    for kind, names in kinds.items():
-        print(f"# {kind}", *(name for name in names if not arguments or arguments[0] in name), sep="\n")
+    found = {kind: [name for name in names if not arguments or arguments[0] in name] for kind, names in kinds.items()}
+    if not any(found.values()):
+        raise unknown("name", arguments[0], [name for names in kinds.values() for name in names], where="l2i list")
+    for kind, names in found.items():
+        if names:
+            print(f"# {kind}", *names, sep="\n")
     return 0
 
 

@@ -17,8 +17,9 @@ from l2i.config import Run
 from l2i.options import CompareOptions
 from l2i.recipes.cells import figures
 from l2i.statistic import with_error
+from l2i.training.build import placed
 from l2i.training.checkpoint import write_whole
-from l2i.training.folder import read_result
+from l2i.training.folder import check, folder_of, read_result
 
 WIDEST = 300  # characters
 
@@ -124,6 +125,8 @@ def planned(table: str, options: CompareOptions) -> list[str]:
     found = recipes.table(table)
     lines = []
     for cell, runs in plan(found, options).items():
+        for run in runs:
+            check(folder_of(run), placed(run))
         done = sum(is_done(run) for run in runs)
         steps = f"{runs[0].steps:,} of the recipe's {found.run(cell).steps:,} steps"
         paper = f", the paper's figure {found.figure(cell)}" if found.figure(cell) else ""

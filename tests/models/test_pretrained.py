@@ -12,7 +12,8 @@ from torch import nn
 from l2i.errors import InputError
 from l2i.models.base import Network
 from l2i.models.pooling import pooling_of
-from l2i.models.pretrained import blank_body, load_body, load_config, load_tokenizer, most_tokens
+from l2i.models.positions import most_tokens
+from l2i.models.pretrained import announced, blank_body, load_body, load_config, load_tokenizer
 from l2i.models.pretrained import save_reading as save
 from l2i.models.text import Encoder, blank_encoder, encoder
 from l2i.training.optim import shares_of
@@ -62,12 +63,13 @@ def pooling(weights: object, **changed: object) -> str:
     return pooling_of(load_body(asked), asked)
 
 
-def test_loading_prints_nothing(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_prints_nothing_but_that_the_hub_is_asked(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from transformers import BertConfig, BertForMaskedLM
     from transformers.utils import logging
 
     BertForMaskedLM(BertConfig(**SIZES)).save_pretrained(tiny)  # a head that is not used, and no pooler
     before = logging.get_verbosity(), logging.is_progress_bar_enabled(), capfd.readouterr()
+    announced.cache_clear()
     load_tokenizer(str(tiny))
     load_config(str(tiny))
     encoder((8,), 2, network(tiny, checkpointing=True)).train()(torch.ones(2, 8, dtype=torch.long)).sum().backward()
@@ -75,7 +77,11 @@ def test_loading_prints_nothing(tiny: Path, capfd: pytest.CaptureFixture[str]) -
     for name in ("no-such-name", "nobody/no-such-name"):
         with pytest.raises(InputError):
             load_body(network(name))
-    assert capfd.readouterr() == ("", "")
+    out, err = capfd.readouterr()
+    assert not out and err.splitlines() == [
+        f"l2i: looking for {name} on Hugging Face's hub (--model.weights)"
+        for name in ("no-such-name", "nobody/no-such-name")
+    ]
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before[:2]
 
 

@@ -154,7 +154,7 @@ def test_a_perturbation_is_for_texts_or_for_other_samples(place: Path) -> None:
     noisy = replace(run, data={"weak": replace(recipes.get("digits"), data={}).data.weak})
     with pytest.raises(InputError, match=r"data.weak.words and data.strong.words; leave"):
         Trainer(noisy)
-    with pytest.raises(InputError, match="are for texts, which these samples are not"):
+    with pytest.raises(InputError, match="are for texts that an encoder reads; leave them out"):
         Trainer(replace(recipes.get("digits"), data={"strong": run.data.strong}))
 
 
@@ -203,3 +203,19 @@ def test_a_run_that_lacks_its_result_alone_has_no_pace(place: Path, tmp_path: Pa
     (tmp_path / "run/result.json").unlink()
     again = train(run, quiet=True)
     assert again.steps_per_second is None and "steps/s" not in again.short()
+
+
+def test_wrong_weights_are_found_before_texts_are_read(place: Path, tmp_path: Path) -> None:
+    run = replace(run_of("sl", place), data={"root": str(tmp_path)})  # where there are none
+    with pytest.raises(InputError, match="=65 is more than the 64 tokens"):
+        Trainer(replace(run, data={"text": Text(length=65)}))
+    with pytest.raises(InputError, match="there is no folder"):
+        Trainer(replace(run, model={"weights": str(tmp_path / "none")}))
+    with pytest.raises(InputError, match="IMDb is not there"):
+        Trainer(run)
+
+
+def test_a_run_without_an_average_does_not_speak_of_one(place: Path, tmp_path: Path) -> None:
+    for decay, words in ((0.0, "; the model on the test set"), (0.9, "; the averaged model on the test set")):
+        run = run_of("sl", place, steps=1, out=str(tmp_path / str(decay)), optim={"ema_decay": decay})
+        assert words in train(run, quiet=True).definition

@@ -112,7 +112,10 @@ class Augment:
         if texts and replace(self, words=Words()) != Augment():
             raise InputError("texts are perturbed by data.weak.words and data.strong.words; leave the other fields out")
         if not texts and self.words != Words():
-            raise InputError("data.weak.words and data.strong.words are for texts, which these samples are not")
+            raise InputError(
+                "data.weak.words and data.strong.words are for texts that an encoder reads; leave them out, or give "
+                "one ('l2i fit': --encoder)"
+            )
 
     def centre(self, x: Tensor) -> Tensor:
         """The middle of images, as large as a random window of them."""

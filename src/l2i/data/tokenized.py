@@ -123,8 +123,11 @@ def paraphrase_ids(tokenizer: Tokenizer, seen: list[str], names: list[str], text
     known = read_paraphrases(text.paraphrases)
     there = [known.get(name, []) for name in names]
     if not any(there):
-        raise InputError(f"{text.paraphrases} has no back-translation of any of these texts; see that the ids match")
-    told(f"back-translations of {sum(map(bool, there)):,} of {len(seen):,} texts")
+        theirs = next(iter(known), "none")
+        raise InputError(
+            f"{text.paraphrases} has no back-translation of any of these texts: an id here is '{names[0]}', and there "
+            f"'{theirs}'; write such ids"
+        )
     most = max(map(len, there))
     return [
         cached(tokenizer, [of[k % len(of)] if of else s for of, s in zip(there, seen, strict=True)], told)
@@ -133,14 +136,19 @@ def paraphrase_ids(tokenizer: Tokenizer, seen: list[str], names: list[str], text
 
 
 def cut_of(splits: Splits, text: Text) -> str:
-    """How many texts are as long as what is kept of them, or longer, in words; nothing of other samples."""
+    """How many texts fill what is kept of them, and have back-translations, in words; nothing of other samples."""
     if splits.tokens is None:
         return ""
-    ids = splits.inputs(splits.unlabeled.x if len(splits.unlabeled.x) else splits.labeled.x)  # type: ignore[arg-type]
+    raw = splits.unlabeled.x if len(splits.unlabeled.x) else splits.labeled.x
+    assert isinstance(raw, Tensor)
+    ids = splits.inputs(raw)
     share = float((ids[:, -1] != splits.tokens.pad).double().mean())
-    return (
+    full = (
         f"; {100 * share:.0f} % of the texts fill all {ids.shape[1]} tokens, and of longer ones the {text.keep} is kept"
     )
+    versions = raw if raw.ndim == 3 else raw.unsqueeze(1)
+    count = int((versions[:, 1:] != versions[:, :1]).flatten(1).any(dim=1).sum())
+    return full + (f"; {count:,} unlabelled ones have a back-translation" if count else "")
 
 
 def cached(tokenizer: Tokenizer, texts: list[str], told: Told) -> Tensor:

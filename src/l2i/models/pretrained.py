@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +42,7 @@ def load_body(network: Network) -> Any:
     import torch
 
     transformers, where = needed(network.weights)
-    check_folder(where, WEIGHTS, "weights (model.safetensors)")
+    check_whole(where)
     config = load_config(where)
     set_dropout(config, network)
     with quiet(), told(where):
@@ -79,6 +81,7 @@ def load_config(weights: str | None) -> Any:
     """The configuration alone."""
     transformers, where = needed(weights)
     check_folder(where, ("config.json",), "config.json")
+    announced(where)
     with quiet(), told(where):
         return transformers.AutoConfig.from_pretrained(where, **strictly(where))
 
@@ -154,6 +157,18 @@ def check_folder(weights: str, names: tuple[str, ...], what: str) -> None:
         raise InputError(f"there is no folder {weights}; check the path of --model.weights")
 
 
+def check_whole(weights: str | None) -> None:
+    """That a folder holds weights."""
+    check_folder(needed(weights)[1], WEIGHTS, "weights (model.safetensors)")
+
+
+@cache
+def announced(weights: str) -> None:
+    """Say, once, that the network is asked: without one, that takes half a minute to fail."""
+    if not is_folder(weights):
+        print(f"l2i: looking for {weights} on Hugging Face's hub (--model.weights)", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def told(weights: str) -> Iterator[None]:
     """What goes wrong in reading, in a line; the libraries that read have no errors of one kind."""
@@ -186,32 +201,6 @@ def quiet() -> Iterator[None]:
         hub.set_verbosity(hub_level)
         if bars:
             logging.enable_progress_bar()
-
-
-def most_tokens(config: Any) -> int | None:
-    """The longest sequence that a network takes; None where nothing limits it."""
-    places = getattr(config, "max_position_embeddings", None)
-    if places is None or places < 0:
-        return None
-    shifted = config.model_type in SHIFTED
-    return int(places) - (int(config.pad_token_id or 0) + 1 if shifted else 0)
-
-
-SHIFTED = (
-    "roberta",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "camembert",
-    "data2vec-text",
-    "esm",
-    "ibert",
-    "longformer",
-    "luke",
-    "mpnet",
-    "roberta-prelayernorm",
-    "xmod",
-)
-"""Architectures whose positions begin after that of padding."""
 
 
 def sentence_pooling(weights: str) -> dict[str, Any] | None:

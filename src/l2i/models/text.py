@@ -13,7 +13,8 @@ from l2i.bilevel.attention import has_dropout
 from l2i.errors import InputError
 from l2i.models.base import Network
 from l2i.models.pooling import POOLS, pooling_of
-from l2i.models.pretrained import blank_body, load_body, most_tokens
+from l2i.models.positions import check_length
+from l2i.models.pretrained import RANDOM, blank_body, check_whole, load_body, load_config
 
 
 def encoder(shape: tuple[int, ...], outputs: int, network: Network) -> Encoder:
@@ -33,13 +34,11 @@ def blank_encoder(outputs: int, network: Network) -> Encoder:
     return Encoder(blank_body(network.weights or ""), outputs, network)
 
 
-def check_length(config: Any, length: int, weights: str | None) -> None:
-    """That the network takes sequences of this length."""
-    most = most_tokens(config)
-    if most is not None and length > most:
-        raise InputError(
-            f"data.text.length={length} is more than the {most} tokens that {weights} takes; use at most {most}"
-        )
+def check_weights(network: Network, length: int) -> None:
+    """What can be found out of weights before texts are read, which takes a while."""
+    if network.weights != RANDOM:
+        check_length(load_config(network.weights), length, network.weights)
+        check_whole(network.weights)
 
 
 class Encoder(nn.Module):
@@ -119,6 +118,7 @@ def recompute(body: Any, weights: str | None) -> None:
     """
     if not body.supports_gradient_checkpointing:
         raise InputError(f"{weights} cannot pass its layers again; use model.checkpointing=False")
+    body.config.use_cache = False  # of what a decoder has said; asked for, it would be advised against
     how = {"use_reentrant": False, "context_fn": partial(again, body), "preserve_rng_state": has_dropout(body)}
     body.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from l2i.config import Data, Optim, Run, replace
+from l2i.config import L2I, Data, Optim, Run, replace
 from l2i.data.augment import Augment
 from l2i.data.loader import Batches
 from l2i.methods import METHODS
@@ -126,8 +126,13 @@ def values_of(run: Run) -> dict[str, str]:
         "steps": f"{run.steps:,}",
         "batch": f"{run.batch.labeled} labelled + {run.batch.unlabeled} unlabelled",
         "optimizer": f"{optim.name}, rate {optim.lr:g}, {optim.schedule}" + (", warmed up" if optim.warmup else ""),
-        "L2I": "off" if run.l2i.outer_update == "off" else f"{run.l2i.outer_update}, {run.l2i.hypergradient}",
+        "L2I": "off" if run.l2i.outer_update == "off" else outer_of(run.l2i, texts=texts),
     }
+
+
+def outer_of(l2i: L2I, *, texts: bool) -> str:
+    """The outer step in words; of texts with its strength, which is not the usual one."""
+    return f"{l2i.outer_update}, {l2i.hypergradient}" + (f", ρ {l2i.rho:g}" if texts else "")
 
 
 def network_of(network: Network) -> str:

@@ -57,6 +57,6 @@ def for_texts(facts: Facts) -> tuple[Run, dict[str, str]]:
         ),
         "batch": "small, as usual for pretrained networks",
         "optimizer": "as BERT is trained further",
-        "L2I": f"the outer step on the last layer, normalised, ρ {RHO:g}: more did harm to texts (docs/results.md)",
+        "L2I": "the outer step on the last layer, normalised; a larger ρ did harm to texts (docs/results.md)",
     }
     return run, why

@@ -106,6 +106,8 @@ def planned(data: Data, options: FitOptions, override: Override, asked: Run) -> 
     run = override(paced(suited, override(suited).steps, evaluations_for(facts)))
     check_network(run, suited)
     validate(run)
+    if facts.text and asked.data.text.length != LEARNED:
+        why["texts"] = "as asked"
     return run, explained(run, suited, why)
 
 

@@ -108,6 +108,8 @@ def _cell(values: pd.Series, place: int) -> str:
 
 def _kind(values: pd.Series, forced: Kind | None) -> Kind | LeftOut:
     there = values.dropna()
+    if there.empty and forced is not None:
+        raise InputError(f"column '{values.name}', named by --{forced}, is blank in every row; name another")
     if there.empty:
         return LeftOut("blank in every row")
     if len(there) == len(values) and there.nunique() == 1 and len(values) > 1:

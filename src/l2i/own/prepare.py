@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from l2i.data.augment import Columns
 from l2i.data.pixels import Pixels
+from l2i.data.texts import cleaned
 from l2i.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Column:
             place = {value: i for i, value in enumerate(self.values)}
             codes = np.array([place.get(word, -1) for word in words(values)], dtype=np.int64)
             return np.asarray(codes[:, None] == np.arange(len(self.values)), dtype=np.float32)
-        counted = _vectorizer(self.values, self.weights).transform(words(values))
+        counted = _vectorizer(self.values, self.weights).transform(map(cleaned, words(values)))
         return np.asarray(counted.toarray(), dtype=np.float32)
 
     def unknown(self, values: pd.Series) -> list[str]:
@@ -99,7 +100,7 @@ def learned(values: pd.Series, kind: Kind, weight: NDArray[np.float64] | None = 
             total[word] = total.get(word, 0.0) + count
         frequent = sorted(total, key=lambda word: (-total[word], word))[:MOST_CATEGORIES]
         return Column(name=name, kind=kind, values=tuple(sorted(frequent)))
-    return _learned_text(name, words(values))
+    return _learned_text(name, [cleaned(text) for text in words(values)])
 
 
 def scale_of(

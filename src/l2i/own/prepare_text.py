@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from l2i.data.texts import cleaned
 from l2i.data.tokenized import CHUNK, Text, Tokenizer
 from l2i.errors import InputError
-from l2i.models.pretrained import load_config, most_tokens, save_reading
-from l2i.models.text import check_length
+from l2i.models.positions import check_length, most_tokens
+from l2i.models.pretrained import load_config, save_reading
 from l2i.own.prepare import BLANK, Column, words
 
 if TYPE_CHECKING:
@@ -60,9 +61,9 @@ class TextInputs:
             return Tokenizer(self.weights, Text(length=self.length, keep=self.keep))
 
     def texts(self, frame: pd.DataFrame) -> list[str]:
-        """The text of each row: its columns, a space between them."""
+        """The text of each row: its columns, a space between them, without HTML."""
         rows = zip(*(words(frame[name]) for name in self.names), strict=True)
-        return [" ".join(cell for cell in row if cell) for row in rows]
+        return [cleaned(" ".join(cell for cell in row if cell)) for row in rows]
 
     def blank(self, frame: pd.DataFrame) -> int:
         """How many rows have no text."""

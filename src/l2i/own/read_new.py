@@ -108,6 +108,8 @@ def _column_notes(column: Column, values: pd.Series) -> list[str]:
         return [f"column '{column.name}': {counted(blank, 'blank row')} filled with the mean"] if blank else []
     new = column.unknown(values)
     found = np.array(words(values), dtype=object)
+    if column.kind == "text" and column.values:
+        return blank_texts(int((found == BLANK).sum()))
     notes = []
     if BLANK in new:
         blank = int((found == BLANK).sum())

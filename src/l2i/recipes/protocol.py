@@ -25,6 +25,8 @@ def protocol(run: Run) -> dict[str, Any]:
     found = {path: value for path, value in fields_of(run) if path not in BESIDES}
     found["method"] = run.method.name
     found["method.rampup"] = resolved(run.method.rampup, run.steps)
+    if run.data.num_test == 1.0:
+        found.pop("data.num_test")  # all, as everywhere
     found["optim.warmup"] = resolved(run.optim.warmup, run.steps)
     found["optim.milestones"] = tuple(resolved(milestone, run.steps) for milestone in run.optim.milestones)
     if run.l2i.outer_update == "off":

@@ -70,6 +70,10 @@ def read_set(name: str, root: str | None) -> DataSet | TextSet:
 
 def load_splits(run: Run, told: Told | None = None) -> Splits:
     """The data set of the run, split by its seed; `told` hears of texts being read, by default stderr."""
+    if run.model.name == "encoder":
+        from l2i.models.text import check_weights
+
+        check_weights(run.model, run.data.text.length)
     data = read_set(run.data.name, run.data.root)
     if isinstance(data, TextSet):
         data = tokenized(data, run.model.weights, run.data.text, told or seldom())

@@ -51,15 +51,14 @@ def best_step(validation: Curve) -> int:
     return min(validation, key=lambda step: (validation[step], step))
 
 
-def definition(steps: int, final: Final, part: str = "test") -> str:
+def definition(steps: int, final: Final, part: str = "test", *, averaged: bool = True) -> str:
     """How the final figure comes about, in words; on the validation set where there is no test set."""
+    model = f"the {'averaged ' * averaged}model on the {part} set"
     if final == "best":
-        return (
-            f"the averaged model on the {part} set, at the evaluation with the best validation figure (early stopping)"
-        )
+        return f"{model}, at the evaluation with the best validation figure (early stopping)"
     if steps < SHORT:
-        return f"the averaged model on the {part} set, at the last step"
-    return f"{final} of the last 20 evaluations of the averaged model on the {part} set, in the last 2 % of the steps"
+        return f"{model}, at the last step"
+    return f"{final} of the last 20 evaluations of {model}, in the last 2 % of the steps"
 
 
 @torch.no_grad()

@@ -224,12 +224,13 @@ class Training:
     def result(self) -> Result:
         run, task, validation = self.run, self.trainer.task, curve(self.metrics.rows, "validation")
         test = curve(self.metrics.rows, "test")
+        told = definition(run.steps, run.final, "test" if test else "validation", averaged=run.optim.ema_decay > 0)
         final = partial(final_figure, validation=validation, steps=run.steps, final=run.final)
         return Result(
             name=run.name,
             figure=final(test or validation),
             figure_name=task.figure_name,
-            definition=f"{task.meaning}; {definition(run.steps, run.final, 'test' if test else 'validation')}",
+            definition=f"{task.meaning}; {told}",
             validation=final(validation) if validation else None,
             seed=run.seed,
             steps=run.steps,

@@ -40,3 +40,12 @@ def test_a_result_is_that_of_its_evaluations(path: Path) -> None:
     test = curve(rows_of(path.with_suffix(".jsonl").read_bytes()), "test")
     assert result["figure"] == pytest.approx(final_figure(test, {}, result["steps"], "median"))
     assert result["steps"] == STEPS
+
+
+def test_the_trials_are_those_of_their_file() -> None:
+    trials = json.loads((ROOT / "results" / "imdb-trials.json").read_text(encoding="utf-8"))
+    lines = (ROOT / "docs/results.md").read_text(encoding="utf-8").splitlines()
+    for setting in dict.fromkeys(trial["setting"] for trial in trials):
+        last = {t["seed"]: list(t["validation"].values())[-1] for t in trials if t["setting"] == setting}
+        cells = [f"{last[seed]:.2f}" if seed in last else "" for seed in (10, 11)]
+        assert f"| {setting} | {cells[0]} | {cells[1]} |" in lines

@@ -20,8 +20,9 @@ from l2i.batch import Imputed, Net, Params, Seen, Student
 from l2i.bilevel.attention import alike_attention, plain_attention
 from l2i.bilevel.directional import Directional, central_difference, forward_mode
 from l2i.bilevel.head import Head
-from l2i.bilevel.inner import Inner, detached, gradient, inner_step, lookahead
+from l2i.bilevel.inner import Inner, detached, inner_step, lookahead, shared_gradient
 from l2i.errors import InputError
+from l2i.ranks import here
 
 Cost = Callable[[Net], Tensor]
 
@@ -87,7 +88,7 @@ def _through_all(
     with alike_attention(inner.model) if directional is forward_mode else nullcontext():
         for _ in range(inner_steps if eta is not None else 0):
             path.append(inner_step(inner.cost, path[-1], eta=rate))
-    adjoint = gradient(partial(inner.held_cost, c_h), path[-1])
+    adjoint = shared_gradient(partial(inner.held_cost, c_h), path[-1])
     d_z = torch.zeros_like(inner.imputed.z)
     for k in reversed(range(max(1, len(path) - 1))):
         outputs, tangent = directional(inner.outputs, path[k], adjoint)
@@ -108,7 +109,7 @@ def _hessian_vector(directional: Directional, inner: Inner, params: Params, v: P
         return torch.cat([g.flatten() for g in grads])
 
     _, product = directional(flat_gradient, params, v)
-    pieces = product.split([params[n].numel() for n in names])
+    pieces = here().mean(product).split([params[n].numel() for n in names])
     return {n: piece.view_as(params[n]) for n, piece in zip(names, pieces, strict=True)}
 
 
@@ -194,7 +195,7 @@ def _head_tangent(
         theta_star = inner_step(head_cost, params, eta=eta, wrt=head.names)
     elif eta is not None:
         theta_star = inner_step(inner.cost, params, eta=eta)
-    v = gradient(partial(inner.held_cost, c_h), theta_star, head.names)
+    v = shared_gradient(partial(inner.held_cost, c_h), theta_star, head.names)
     return outputs, head.apply(features, v)
 
 

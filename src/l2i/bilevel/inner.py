@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from l2i.batch import Imputed, Net, Params, Student
 from l2i.errors import InputError
+from l2i.ranks import here
 
 TRACKING = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
@@ -107,11 +108,16 @@ def gradient(cost: Callable[[Params], Tensor], params: Params, wrt: Iterable[str
     return dict(zip(names, grads, strict=True))
 
 
+def shared_gradient(cost: Callable[[Params], Tensor], params: Params, wrt: Iterable[str] | None = None) -> Params:
+    """∇ of the mean cost of all processes, where several share the batch."""
+    return here().mean_of(gradient(cost, params, wrt))
+
+
 def inner_step(
     cost: Callable[[Params], Tensor], params: Params, *, eta: float | Tensor, wrt: Iterable[str] | None = None
 ) -> Params:
     """θ* = θ − η ∇C(θ), for the parameters in `wrt`; the others stay."""
-    grads = gradient(cost, params, wrt)
+    grads = shared_gradient(cost, params, wrt)
     return {**detached(params), **{name: params[name].detach() - eta * g for name, g in grads.items()}}
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from l2i.batch import Imputed, Params, Student
 from l2i.bilevel.inner import gradient, lookahead
 from l2i.errors import InputError
+from l2i.ranks import here
 
 TINY = 1e-8
 
@@ -60,10 +61,10 @@ class LearnableLabels:
         """The labels after their step."""
         logits = self.to_logits(z.detach()).requires_grad_()
         with torch.enable_grad():
-            (d_logits,) = torch.autograd.grad(self.to_label(logits), logits, d_z)
+            (d_logits,) = torch.autograd.grad(self.to_label(logits), logits, here().of_whole(d_z))
         if self.normalized:
-            size = d_logits.norm()
-            d_logits = d_logits * torch.where(size > 0, len(z) / size, size)  # nothing to learn: nothing moves
+            size, count = here().norm(d_logits), len(z) * here().size
+            d_logits = d_logits * torch.where(size > 0, count / size, size)  # nothing to learn: nothing moves
         return self.to_label(logits.detach() - self.eta_z * d_logits)
 
     def gradient(self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor) -> Params:

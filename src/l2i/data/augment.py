@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from l2i.data.chance import below, normal, uniform
 from l2i.data.frames import Frame
 from l2i.data.randaugment import randaugment
 from l2i.data.words import Tokens, Words
@@ -145,19 +146,19 @@ def window(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Tensor]:
     if side > min(x.shape[2:]):
         raise InputError(f"a crop of {side} pixels is larger than the images of {list(x.shape[2:])}; use less")
     spare = [size - side + 1 for size in (x.shape[3], x.shape[2])]
-    corner = torch.stack([torch.randint(n, (len(x),), generator=generator, device=x.device) for n in spare], dim=1)
+    corner = torch.stack([below(n, (len(x),), generator) for n in spare], dim=1)
     return crop(x, corner, (side, side)), corner
 
 
 def shift(x: Tensor, pixels: int, generator: Generator, padding: Padding) -> tuple[Tensor, Tensor]:
     """Each image moved by its own whole number of pixels, and its corner in the padded image."""
-    corner = torch.randint(2 * pixels + 1, (len(x), 2), generator=generator, device=x.device)
+    corner = below(2 * pixels + 1, (len(x), 2), generator)
     return crop(F.pad(x, (pixels,) * 4, mode=padding), corner, (x.shape[2], x.shape[3])), corner
 
 
 def flip(x: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
     """Every other image, on average, mirrored left to right, and which."""
-    turned = torch.rand(len(x), generator=generator, device=x.device) < 0.5
+    turned = uniform((len(x),), generator) < 0.5
     return torch.where(turned.view(-1, 1, 1, 1), x.flip(3), x), turned
 
 
@@ -165,22 +166,22 @@ def corrupt(x: Tensor, share: float, generator: Generator, columns: Columns | No
     """Each sample with a share of its columns from others, drawn apart: its marginals stay, what goes together not."""
     group = torch.arange(x[0].numel(), device=x.device) if columns is None else columns.group  # [E]
     size = (len(x), int(x[0].numel()) if columns is None else columns.sources)
-    taken = torch.rand(size, generator=generator, device=x.device) < share  # [B, F]
-    whose = torch.randint(len(x), size, generator=generator, device=x.device)
+    taken = uniform(size, generator) < share  # [B, F]
+    whose = below(len(x), size, generator)  # where processes share a batch, one of those here
     flat = x.flatten(1)
     return torch.where(taken[:, group], flat.gather(0, whose[:, group]), flat).view_as(x)
 
 
 def noise(x: Tensor, std: float, generator: Generator) -> Tensor:
     """Gaussian noise."""
-    return x + std * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+    return x + std * normal(x.shape, generator, dtype=x.dtype)
 
 
 def cutout(x: Tensor, side: int, generator: Generator, fill: float = 0.0) -> Tensor:
     """A square of each image set to `fill`; its centre lies anywhere, so it may be cut by the edge."""
     height, width = x.shape[2:]
-    y = torch.randint(height, (len(x), 1), generator=generator, device=x.device)
-    left = torch.randint(width, (len(x), 1), generator=generator, device=x.device)
+    y = below(height, (len(x), 1), generator)
+    left = below(width, (len(x), 1), generator)
     rows = _covered(y, side, height)
     columns = _covered(left, side, width)
     return x.masked_fill((rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1), fill)

@@ -13,12 +13,14 @@ from torch import Generator, Tensor
 
 from l2i.batch import Batch, Labeled, Mix, Unlabeled
 from l2i.data.augment import Augment
+from l2i.data.chance import below, normal
 from l2i.data.frames import Frame
 from l2i.data.split import Splits
 from l2i.data.stream import Stream
 from l2i.errors import InputError
 from l2i.lanes import IN_TURN, Lanes
 from l2i.methods.base import Method
+from l2i.ranks import Ranks, here
 from l2i.tasks.base import Task
 
 
@@ -37,7 +39,8 @@ class Batches:
 class Loader:
     """Draws a step's batch. A draw depends on (seed, step) alone, so a run may be cut anywhere and go on.
 
-    Sets held on the device are drawn from there; image files are decoded ahead by worker processes.
+    Sets held on the device are drawn from there; image files are decoded ahead by worker processes. Where processes
+    share a run, each has its samples of the whole batch.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Loader:
         workers: int = 0,
     ) -> None:
         check_views(splits, method, weak, strong)
+        self.ranks = here()
         self.splits, self.task, self.method = splits, task, method
         self.sizes, self.weak, self.strong = sizes, weak, strong
         self.seed, self.steps, self.holdout = seed, steps, holdout
@@ -69,7 +73,15 @@ class Loader:
         for part in (name for name, drawn in wanted.items() if drawn):
             files, size = getattr(splits, part).x, getattr(sizes, part)
             if not isinstance(files, Tensor):
-                rows = self.rows[part] = partial(picked, part=part, count=len(files), size=size, seed=seed)
+                rows = self.rows[part] = partial(
+                    picked,
+                    part=part,
+                    count=len(files),
+                    size=size,
+                    seed=seed,
+                    index=self.ranks.index,
+                    of=self.ranks.size,
+                )
                 self.streams[part] = Stream(files, rows, device=self.device, steps=steps, workers=workers)
 
     def draw(self, step: int) -> Batch:
@@ -118,7 +130,7 @@ class Loader:
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
 
     def direction(self, x: Tensor) -> Tensor:
-        return torch.randn(x.shape, generator=self.generator, device=x.device, dtype=x.dtype)
+        return normal(x.shape, self.generator, dtype=x.dtype)
 
     def fetch(self, part: str) -> tuple[Tensor, Tensor]:
         """The step's samples of one set, raw: grey levels of images are floats from here on."""
@@ -130,13 +142,15 @@ class Loader:
         else:
             assert isinstance(samples.x, Tensor)
             rows = pick(len(samples.x), getattr(self.sizes, part), self.generator, samples.weight)
+            rows = self.ranks.share(rows)
             x, y = samples.x[rows], samples.y[rows]
         return x if self.splits.pixels is None else x.to(self.splits.pixels.mean.dtype), y
 
     def mix(self, quantiles: Tensor) -> Mix:
-        rows = self.sizes.labeled + 2 * self.sizes.unlabeled
+        """Among the samples here: where processes share a batch, none mixes its own with another's."""
+        rows = (self.sizes.labeled + 2 * self.sizes.unlabeled) // self.ranks.size
         order = torch.randperm(rows, generator=self.generator, device=quantiles.device)
-        place = torch.randint(len(quantiles), (rows,), generator=self.generator, device=quantiles.device)
+        place = below(len(quantiles), (rows,), self.generator)
         return Mix(order, quantiles[place])
 
     def close(self) -> None:
@@ -180,9 +194,9 @@ def pick(count: int, size: int, generator: Generator, weight: Tensor | None = No
     return torch.randperm(count, generator=generator, device=generator.device)[:size]
 
 
-def picked(step: int, *, part: str, count: int, size: int, seed: int) -> Tensor:
+def picked(step: int, *, part: str, count: int, size: int, seed: int, index: int = 0, of: int = 1) -> Tensor:
     """The rows of a streamed set at a step: known ahead, and to worker processes too."""
-    return pick(count, size, Generator().manual_seed(step_seed(f"{seed}/{part}/{step}")))
+    return Ranks(of, index).share(pick(count, size, Generator().manual_seed(step_seed(f"{seed}/{part}/{step}"))))
 
 
 def step_seed(words: str) -> int:

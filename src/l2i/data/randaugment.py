@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from l2i.data.chance import below, uniform
 from l2i.errors import InputError
 
 
@@ -59,8 +60,8 @@ def randaugment(
 def draw(shape: tuple[int, ...], generator: Generator, probability: float) -> tuple[Tensor, Tensor]:
     """Operations, all as likely but for the identity, which stands in for those not done, and their magnitudes."""
     device = generator.device
-    op = torch.randint(len(OPS), shape, generator=generator, device=device)
-    done, place = torch.rand(2, *shape, generator=generator, device=device).unbind()
+    op = below(len(OPS), shape, generator, dim=len(shape) - 1)
+    done, place = uniform((2, *shape), generator, dim=len(shape)).unbind()
     low, high, _ = _ranges(device)
     magnitude = torch.lerp(low[op], high[op], place)
     return op.masked_fill(done >= probability, IDENTITY), magnitude

@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from l2i.data.chance import below, uniform
 from l2i.errors import InputError
 
 ROWS = 4096  # texts that are counted at once
@@ -120,8 +121,8 @@ def paraphrased(versions: Tensor, share: float, generator: Generator) -> Tensor:
     batch, count, length = versions.shape
     if count == 1:
         return versions[:, 0].long()
-    taken = torch.rand(batch, generator=generator, device=versions.device) < share
-    other = torch.randint(1, count, (batch,), generator=generator, device=versions.device)
+    taken = uniform((batch,), generator) < share
+    other = 1 + below(count - 1, (batch,), generator)
     index = (taken * other).view(-1, 1, 1).expand(-1, 1, length)
     return versions.gather(1, index).squeeze(1).long()
 
@@ -133,8 +134,8 @@ def replaced(ids: Tensor, share: float, generator: Generator, tokens: Tokens) ->
     """
     ids = ids.long()
     probability = replacement(ids, share, tokens)
-    chosen = torch.rand(ids.shape, generator=generator, device=ids.device) < probability
-    place = torch.rand(ids.shape, generator=generator, device=ids.device, dtype=torch.float64)
+    chosen = uniform(ids.shape, generator) < probability
+    place = uniform(ids.shape, generator, dtype=torch.float64)
     return torch.where(chosen, torch.searchsorted(tokens.common, place, right=True), ids)
 
 
@@ -153,7 +154,7 @@ def dropped(ids: Tensor, share: float, generator: Generator, tokens: Tokens) -> 
     """Each text without a share of its words, closed up; one that would lose all of them keeps them."""
     ids = ids.long()
     word, _, number = parts(ids, tokens.special, tokens.continues)
-    stays = torch.rand(ids.shape, generator=generator, device=ids.device) >= share  # by word
+    stays = uniform(ids.shape, generator) >= share  # by word
     stays = stays.gather(1, number) & word
     stays = stays | ~stays.any(dim=1, keepdim=True) | ~word
     behind = stays.sum(dim=1, keepdim=True) + (~stays).cumsum(1)
@@ -172,7 +173,7 @@ def masked(ids: Tensor, share: float, generator: Generator, tokens: Tokens, span
     ids = ids.long()
     word, _, number = parts(ids, tokens.special, tokens.continues)
     size = (len(ids), ids.shape[1] + span - 1)
-    starts = torch.rand(size, generator=generator, device=ids.device) < 1 - (1 - share) ** (1 / span)
+    starts = uniform(size, generator) < 1 - (1 - share) ** (1 / span)
     begun = F.pad(starts.cumsum(1), (1, 0))
     hidden = begun[:, span:] > begun[:, :-span]  # by word
     return ids.masked_fill(hidden.gather(1, number) & word, tokens.mask)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from l2i.batch import Batch, Imputed, Net, Student
 from l2i.methods.base import Method, View, weighted_mean
+from l2i.ranks import here
 from l2i.tasks.base import Task
 
 STEEPNESS = 5.0  # of the logarithmic and exponential annealing
@@ -19,6 +20,7 @@ class UDA(Method):
 
     name: ClassVar[str] = "uda"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    masks: ClassVar[bool] = True
 
     threshold: float = 0.8
     """Confidence, before sharpening, from which a label counts."""
@@ -49,7 +51,8 @@ class UDA(Method):
         def cost(outputs: Tensor, _: Imputed) -> Tensor:
             losses = task.losses(outputs, batch.labeled.y)
             known = torch.exp(-losses.detach()) > self.limit(task, batch)  # what is well learned no longer counts
-            return (losses * ~known).sum() / (~known).sum().clamp_min(1)
+            left = here().mean((~known).sum().to(losses.dtype))  # of a process, on average
+            return (losses * ~known).sum() / left.clamp_min(1 / here().size)
 
         return Student(batch.labeled.x, cost)
 

@@ -23,6 +23,8 @@ from l2i.errors import InputError
 from l2i.methods import METHODS
 from l2i.methods.base import Method
 from l2i.models import MODELS
+from l2i.models.synced import synced
+from l2i.ranks import Ranks, here
 from l2i.registry import load
 from l2i.tasks import Classification, Regression, Task
 from l2i.training.log import seldom
@@ -34,7 +36,7 @@ FOLDER = "L2I_DATA"  # the environment variable with the folder that data sets l
 def pick_device(name: str) -> torch.device:
     """The device named, or for 'auto' the GPU where there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -45,7 +47,22 @@ def pick_device(name: str) -> torch.device:
         raise InputError(
             f"device='{name}' asks for a GPU and this machine has none that torch can use; use cpu or auto"
         )
-    return device
+    own = device.type == "cuda" and device.index is None and here().size > 1  # each process has one
+    return torch.device("cuda", here().local) if own else device
+
+
+def shared(run: Run, ranks: Ranks) -> None:
+    """That the processes of a run can have like shares of it."""
+    sizes = {f"batch.{name}": size for name, size in vars(run.batch).items()}
+    sizes["l2i.outer_unlabeled"] = run.l2i.outer_unlabeled
+    for name, size in sizes.items():
+        if size % ranks.size:
+            raise InputError(
+                f"{name}={size} cannot be shared evenly by {ranks.size} processes; use a multiple of {ranks.size}, "
+                "or another --nproc-per-node"
+            )
+    if ranks.size > 1 and run.l2i.hypergradient == "unrolled":
+        raise InputError("hypergradient='unrolled' is for one process, to compare with; use 'exact'")
 
 
 def dtype_of(run: Run) -> torch.dtype:
@@ -128,7 +145,7 @@ def prepared(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.M
         raise InputError("the model has lazy layers, whose sizes are not known yet; pass a batch through it first")
     if not any(p.requires_grad for p in model.parameters()):
         raise InputError("no parameter of the model takes a gradient; call model.requires_grad_() first")
-    model = (model if model.training else model.train()).to(device, dtype)
+    model = synced(model if model.training else model.train(), here()).to(device, dtype)
     return model.to(memory_format=torch.channels_last) if device.type == "cuda" else model  # type: ignore[call-overload]
 
 

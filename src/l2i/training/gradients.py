@@ -18,6 +18,7 @@ from l2i.config import Run
 from l2i.lanes import IN_TURN, Lanes
 from l2i.methods.base import Costs, Method
 from l2i.methods.pi_model import PiModel, SquashedPiModel
+from l2i.ranks import here
 from l2i.tasks.base import Task
 from l2i.training.clock import Clock
 from l2i.training.flat import Flat
@@ -115,7 +116,7 @@ class Gradients:
         assert self.outer_step is not None and batch.holdout is not None
         method, task, held = self.outer_method, self.task, batch.holdout
         if self.run.l2i.outer_unlabeled:
-            batch = batch._replace(unlabeled=batch.unlabeled.first(self.run.l2i.outer_unlabeled))
+            batch = batch._replace(unlabeled=batch.unlabeled.first(self.run.l2i.outer_unlabeled // here().size))
         with lanes("outer"):
             imputed = method.impute(task, nets.live, batch)
 
@@ -132,7 +133,7 @@ class Gradients:
                 student = student._replace(seen=nets.student.seen(student.inputs))
             lanes.keep(imputed, student)
             found = self.through_labels(batch, nets, student, imputed, c_h)
-            return HeldGradient(self.flat.gathered(found.gradient), found.c_h)
+            return HeldGradient(here().mean(self.flat.gathered(found.gradient)), found.c_h)
 
     def through_labels(self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost) -> OuterGradient:
         """The outer step proper, with C^T in its inner step where the run says so."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from l2i.batch import Params
 from l2i.bilevel.inner import leaves, moving_layers, standing_in
 from l2i.bilevel.outer import added
+from l2i.ranks import ALONE, Ranks
 
 
 class Moving:
@@ -47,12 +48,14 @@ class Statistics:
         self.apart = False
         """Whether forwards move them side by side, which `watch` finds out; until then they are moved in turn."""
         self.moves: list[list[Tensor]] = []
+        self.moved: list[str] = []
+        """Buffers that are not these layers' and that a forward moves."""
 
     def watch(self, forward: Callable[[], object]) -> None:
         """Look at a forward: side by side is for BatchNorm with a momentum, used once, where nothing else moves."""
         calls: Counter[int] = Counter()
         hooks = [layer.register_forward_pre_hook(lambda m, _: calls.update([id(m)])) for layer in self.layers]
-        seen: list[list[tuple[Tensor, int]]] = []  # before and after
+        seen: list[dict[str, tuple[Tensor, int]]] = []  # before and after
         hooks.append(self.model.register_forward_pre_hook(lambda m, _: seen.append(self.others())))
         hooks.append(self.model.register_forward_hook(lambda *_: seen.append(self.others())))
         try:
@@ -61,13 +64,14 @@ class Statistics:
             for hook in hooks:
                 hook.remove()
         once = all(calls[id(layer)] == 1 and layer.momentum is not None for layer in self.layers)
-        same = [a is b and i == j for (a, i), (b, j) in zip(seen[0], seen[-1], strict=True)]
-        self.apart = once and all(same)
+        before, after = seen[0], seen[-1]
+        self.moved = [n for n in before if before[n][0] is not after[n][0] or before[n][1] != after[n][1]]
+        self.apart = once and not self.moved
 
-    def others(self) -> list[tuple[Tensor, int]]:
+    def others(self) -> dict[str, tuple[Tensor, int]]:
         """Buffers that are not these layers', such as positions of words, each with how often it was written to."""
         mine = {id(b) for layer in self.layers for b in layer.buffers()}
-        return [(b, b._version) for b in self.model.buffers() if id(b) not in mine]
+        return {name: (b, b._version) for name, b in self.model.named_buffers() if id(b) not in mine}
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -94,8 +98,8 @@ class Statistics:
         return [r for pair in found for r in pair if r is not None]
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Take the moves in."""
+    def settle(self, ranks: Ranks = ALONE) -> None:
+        """Take the moves in; what moved otherwise is averaged over the processes."""
         left = [1 - float(layer.momentum or 0) for layer in self.layers for _ in range(2)]
         for move in self.moves:
             torch._foreach_mul_(self.running(), left)
@@ -104,3 +108,7 @@ class Statistics:
         if counts and self.moves:
             torch._foreach_add_(counts, len(self.moves))
         self.moves.clear()
+        if ranks.group is not None:
+            own = {name: self.model.get_buffer(name) for name in self.moved}
+            for name, mean in ranks.mean_of({n: b for n, b in own.items() if b.is_floating_point()}).items():
+                own[name].copy_(mean)

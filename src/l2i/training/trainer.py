@@ -8,26 +8,28 @@ import torch
 from torch import Tensor, nn
 
 from l2i.batch import Batch, Params
-from l2i.bilevel.inner import lookahead, trainable
+from l2i.bilevel.inner import trainable
 from l2i.bilevel.outer import scale_of
 from l2i.config import Run
-from l2i.data.loader import Loader
+from l2i.data.loader import Loader, step_seed
 from l2i.data.split import Samples, Splits
 from l2i.data.tokenized import cut_of
 from l2i.errors import InputError
 from l2i.lanes import IN_TURN, Lanes, plan_for
-from l2i.methods.base import Costs
-from l2i.training.build import build_model, dtype_of, load_splits, make_outer, make_task, pick_device, prepared
+from l2i.ranks import here
+from l2i.training.build import build_model, dtype_of, load_splits, make_outer, make_task, pick_device, prepared, shared
 from l2i.training.clock import Clock
 from l2i.training.ema import Teacher
 from l2i.training.evaluate import outputs_of
 from l2i.training.flat import Flat
-from l2i.training.gradients import Gradients, HeldGradient
+from l2i.training.gradients import Gradients
+from l2i.training.measured import measured
 from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast, numerics, precision_of
 from l2i.training.record import Recorder, recorder_for
-from l2i.training.state import draws_random, fill, fitting, generators, held_by, part, set_generators
+from l2i.training.rehearse import rehearsed
+from l2i.training.state import fill, generators, part, set_generators
 from l2i.validate import validate
 
 
@@ -35,11 +37,13 @@ class Trainer:
     """The state of a run, and its steps: `for t in range(run.steps): trainer.step(t)`, then `trainer.figures()`.
 
     `splits` (see `Splits.given`) and `model`, any nn.Module, may be your own. `l2i.train` adds a run folder to it.
+    Where processes share the run (`l2i.ranks.joined`), all of them hold the same state after every step.
     """
 
     def __init__(self, run: Run, *, splits: Splits | None = None, model: nn.Module | None = None) -> None:
         validate(run)
-        self.run, self.given = run, splits is not None
+        self.run, self.given, self.ranks = run, splits is not None, here()
+        shared(run, self.ranks)
         self.device, dtype = pick_device(run.device), dtype_of(run)
         self.precision = precision_of(run, self.device)
         self.splits = (load_splits(run) if splits is None else splits).to(self.device, dtype)
@@ -78,7 +82,7 @@ class Trainer:
             workers=run.data.workers,
         )
         self.meter = Meter(self.device)
-        self.draws = self.rehearse()
+        self.draws, self.held = rehearsed(self)
         once = not (self.draws and self.gradients.replays)
         self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and once
         self.recorder = self.recording()
@@ -93,9 +97,10 @@ class Trainer:
             "the data is streamed": bool(self.loader.streams),
             "the network draws random numbers, which the outer step replays": self.draws and self.gradients.replays,
             "layers are passed again, with their dropout masks": self.draws and self.run.model.checkpointing,
+            "processes that share it send through memory": not self.ranks.recordable,
         }
         plan = plan_for(held=self.held, last_layer=self.gradients.head is not None)
-        apart = self.gradients.statistics.apart
+        apart = self.gradients.statistics.apart and self.ranks.group is None  # messages go in turn
         return recorder_for(self.run, self.take, self.loader.generator, why_not, plan if apart else None)
 
     @property
@@ -107,6 +112,8 @@ class Trainer:
         self.flat.check(self.params)
         self.clock.set(t)
         self.loader.turn_to(t)
+        if self.draws and self.ranks.size > 1:
+            torch.manual_seed(step_seed(f"{self.run.seed}/{t}/{self.ranks.index}"))  # dropout, of each process its own
         due = t % self.run.l2i.outer_every == 0 if outer is None else outer
         outer = due and self.outer is not None
         with numerics(self.precision, self.device):
@@ -124,8 +131,8 @@ class Trainer:
         base = self.gradients.base(batch, nets, lanes)  # 4, 5
         outer = self.gradients.outer(batch, nets, lanes) if at_one_theta else None  # 7 to 10, at the same θ
         lanes.join()
-        self.gradients.statistics.settle()
-        total = gradient = base.gradient
+        self.gradients.statistics.settle(self.ranks)
+        total = gradient = self.ranks.mean(base.gradient)
         if outer is not None:
             scale = scale_of(gradient.norm(), outer.gradient.norm(), ratio=self.run.l2i.rho)
             total = torch.addcmul(gradient, outer.gradient, scale)
@@ -135,7 +142,7 @@ class Trainer:
             self.outer_optimizer(self.flat.split(outer.gradient), self.clock.rate)  # 11
         self.optimizer.decay()
         with lanes("impute"):
-            self.meter.add(self.measured(base.costs, gradient, outer), self.clock.step)
+            self.meter.add(measured(self, base.costs, gradient, outer), self.clock.step)
         self.teacher.update(self.model, self.flat.values, self.clock.fresh)
         lanes.join()
 
@@ -144,8 +151,8 @@ class Trainer:
         self.clock.set(t)
         with numerics(self.precision, self.device):
             base = self.gradients.base(batch, self.gradients.nets(self.params))
-            self.gradients.statistics.settle()
-        return self.flat.split(base.gradient)
+            self.gradients.statistics.settle(self.ranks)
+        return self.flat.split(self.ranks.mean(base.gradient))
 
     def outer_gradient(self, batch: Batch, t: int) -> Params:
         """∂C^H/∂θ through the imputed labels, at step t."""
@@ -153,47 +160,6 @@ class Trainer:
         with numerics(self.precision, self.device):
             found = self.gradients.outer(batch, self.gradients.nets(self.params))
         return self.flat.split(found.gradient)
-
-    def measured(self, costs: Costs, gradient: Tensor, outer: HeldGradient | None) -> dict[str, Tensor]:
-        """The step's figures, still on the device."""
-        size = gradient.norm()
-        found = {"c_t": costs.c_t, "c_u": costs.c_u, "gradient": size, "parameters": self.flat.values.norm()}
-        if outer is None:
-            return found
-        own = outer.gradient.norm()
-        ratio = torch.where(size > 0, own / size, 0 * own)
-        applied = torch.where(own * size > 0, self.run.l2i.rho, 0 * own)
-        realised = applied if self.run.l2i.outer_update == "normalized" else ratio
-        return {**found, "c_h": outer.c_h, "outer_ratio": realised, "outer_ratio_raw": ratio}
-
-    def rehearse(self) -> bool:
-        """Take the gradients of step 0 and no step, so that what cannot work is found before a run begins.
-
-        Returns whether a forward of the network draws random numbers, as dropout does.
-        """
-        kept = [buffer.clone() for buffer in self.model.buffers()]
-        devices = [self.device] if self.device.type == "cuda" else []
-        try:
-            with torch.random.fork_rng(devices), fitting():
-                batch = self.loader.draw(0)
-                draws = draws_random(self.device, lambda: self.check_outputs(batch.labeled.x))
-                self.gradients.statistics.watch(lambda: self.check_outputs(batch.labeled.x))
-                self.held = held_by(self.device, lambda: lookahead(self.network, self.params)(batch.labeled.x))
-                self.base_gradient(batch, 0)
-                if self.outer is not None:
-                    self.outer_gradient(batch, 0)
-        finally:
-            self.loader.close()
-            for buffer, before in zip(self.model.buffers(), kept, strict=True):
-                buffer.copy_(before)
-        return draws
-
-    def check_outputs(self, x: Tensor) -> None:
-        with torch.no_grad():
-            outputs = lookahead(self.network, self.params)(x)
-        wanted = (self.run.batch.labeled, self.task.outputs)
-        if tuple(outputs.shape) != wanted:
-            raise InputError(f"the model's output for a mini-batch is {list(outputs.shape)}; it must be {list(wanted)}")
 
     def described(self) -> str:
         """The sets of the run in a line."""
@@ -213,10 +179,16 @@ class Trainer:
         return {name: {figure: float(value) for figure, value in values.items()} for name, values in found.items()}
 
     def predict(self, samples: Samples, told: Callable[[int], None] = lambda count: None) -> Tensor:
-        """The averaged model's outputs."""
-        model = self.at_precision(self.teacher.model)
+        """The averaged model's outputs; each process looks at a part of the samples, and all get all outputs."""
+        model, count, ranks = self.at_precision(self.teacher.model), len(samples.x), self.ranks
+        first, last = ranks.part(count)
+        split = count >= ranks.size
+        mine = Samples(samples.x[first:last], samples.y[first:last]) if split else samples
         with numerics(self.precision, self.device):
-            return outputs_of(model, samples, self.inputs, workers=self.run.data.workers, told=told)
+            found = outputs_of(
+                model, mine, self.inputs, workers=self.run.data.workers, told=lambda done: told(done * ranks.size)
+            )
+            return ranks.gathered(found, count) if split else found
 
     def inputs(self, raw: Tensor) -> Tensor:
         """Raw samples as the network takes them when nothing is random."""

@@ -1,0 +1,104 @@
+"""Short runs in float64 that processes share. As a script, under torchrun or alone, it takes them all and writes them.
+
+`python cases.py FOLDER`: the state of each after a few steps, and the averaged model's figures, in FOLDER/CASE-SIZE.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from l2i import Run, Splits, Trainer, recipes, replace
+from l2i.data.augment import Augment
+from l2i.data.pixels import Pixels
+from l2i.ranks import joined
+
+STEPS = 3
+PARTS = ("model", "teacher", "optimizer", "outer_optimizer")
+BATCH = {"labeled": 8, "unlabeled": 12, "holdout": 8}
+EXACT, LAST = {"hypergradient": "exact"}, {"hypergradient": "last_layer"}
+LEARNED = {"labels": "learnable"}
+PAPER = {"outer_update": "paper", "eta": 0.1, "eta_schedule": "rate"}
+
+OUTER: dict[str, dict[str, object]] = {
+    "base": {"outer_update": "off"},
+    "O-exact": EXACT,
+    "O-exact-paper": EXACT | PAPER,
+    "O-exact-two-steps": EXACT | PAPER | {"inner_steps": 2},
+    "O-differences": {"hypergradient": "finite_difference"} | PAPER,
+    "O-last": LAST,
+    "O-last-paper": LAST | PAPER,
+    "O-last-all-move": LAST | PAPER | {"moves": "all"},
+    "O-last-fewer": LAST | {"outer_unlabeled": 8},
+    "L-exact": EXACT | LEARNED,
+    "L-exact-paper": EXACT | LEARNED | PAPER,
+    "L-last": LAST | LEARNED,
+    "L-last-paper": LAST | LEARNED | PAPER,
+    "supervised-inner": EXACT | PAPER | {"inner_supervised": True},
+}
+
+
+def digits(method: str, **l2i: object) -> Run:
+    run = replace(recipes.get(f"digits/{method}-l2i-40"), device="cpu", precision="float64", l2i=l2i)
+    settings = {"threshold": 0.13} if method in ("fixmatch", "pseudo-label", "uda") else {}
+    settings |= {"annealing": "linear"} if method == "uda" else {}
+    return replace(run, method=settings | {"rampup": 0}, batch=BATCH, steps=STEPS)
+
+
+def cases() -> dict[str, Run]:
+    found = {f"fixmatch-{name}": digits("fixmatch", **l2i) for name, l2i in OUTER.items()}
+    found |= {f"{method}-O": digits(method) for method in ("mean-teacher", "pi-model", "vat", "pseudo-label")}
+    found |= {f"uda-{name}": digits("uda", **OUTER[name]) for name in ("base", "O-exact-paper", "supervised-inner")}
+    for name in ("base", "O-exact-paper", "O-exact-two-steps", "O-last", "L-exact"):
+        found[f"normed-{name}"] = replace(found[f"fixmatch-{name}"], model={"name": "conv", "width": 4})
+    found["normed-teacher"] = replace(found["mean-teacher-O"], model={"name": "conv", "width": 4})
+    weak = Augment(shift=2, flip=True)
+    views = {"weak": weak, "strong": dataclasses.replace(weak, randaugment=2, cutout=3, noise=2.0)}
+    images = replace(digits("fixmatch", **OUTER["O-exact-paper"]), data=views)
+    return {**found, "images": replace(images, model={"name": "wide-resnet", "depth": 10, "width": 1})}
+
+
+def pictures() -> Splits:
+    """Small 8-bit images in colour, for what is done to such alone."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (60, 3, 12, 12), generator=draw, dtype=torch.uint8)
+    y = torch.randint(4, (60,), generator=draw)
+    parts = {"labeled": (x[:20], y[:20]), "test": (x[50:], y[50:])}
+    return Splits.given(**parts, unlabeled=x[20:50], classes=4, pixels=Pixels.of(x))
+
+
+def plain() -> nn.Module:
+    """A network without BatchNorm."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+
+
+def taken(name: str, run: Run) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
+    normed = name == "images" or name.startswith("normed")
+    trainer = Trainer(run, splits=pictures() if name == "images" else None, model=None if normed else plain())
+    for step in range(STEPS):
+        trainer.step(step)
+    figures = {"measured": trainer.meter.read(), **trainer.figures()}
+    kept = {name: t.clone().contiguous() for name, t in trainer.state().items() if name.split(".")[0] in PARTS}
+    return kept, figures
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    with joined() as ranks:
+        for name, run in cases().items():
+            state, figures = taken(name, run)
+            same = torch.cat([t.flatten().double() for t in state.values()])
+            others = ranks.mean(same.clone())
+            assert torch.allclose(others, same, rtol=0, atol=0), f"{name}: the processes differ"
+            if ranks.writes:
+                save_file(state, folder / f"{name}-{ranks.size}.safetensors")
+                (folder / f"{name}-{ranks.size}.json").write_text(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import closing
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from l2i.bench.cases import GROUPS, VARIANTS, chosen, splits_of
 from l2i.bench.floor import Ceilings, Counter, Work
 from l2i.bench.timing import Memory, Times
 from l2i.cli import run
+from l2i.models.base import Network
+from l2i.models.tcdcn import tcdcn
 from l2i.options import BenchOptions
 from l2i.training.trainer import Trainer
 
@@ -161,6 +164,15 @@ def test_json_has_every_figure_and_they_make_sense(capsys: pytest.CaptureFixture
     first, forward = tcdcn_multiplications()
     # 16 imputed; 16 labelled and 16 students' forward and backward, but no gradient of the images
     assert base["operations"] == pytest.approx(2 * (16 * forward + 32 * (3 * forward - first)), rel=1e-4)
+
+
+def test_checkpoints_are_timed_with_and_without(capsys: pytest.CaptureFixture[str]) -> None:
+    told = benched(capsys, "--groups", "landmarks", "--variants", "base")["saving"]
+    assert (told["group"], told["variant"], told["every"]) == ("landmarks", "base", 1)
+    assert len(told["ms_with"]) == len(told["ms_without"]) == 3 and min(told["ms_with"]) > 0
+    assert told["cost"] == 1 - median(a / b for a, b in zip(told["ms_without"], told["ms_with"], strict=True))
+    parameters = sum(p.numel() for p in tcdcn((1, 60, 60), 10, Network()).parameters())
+    assert told["mib"] * 2**20 > 3 * FLOAT * parameters  # the model, its average and a moment
 
 
 def test_texts_are_benched_with_every_variant(capsys: pytest.CaptureFixture[str]) -> None:

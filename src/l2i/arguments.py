@@ -6,17 +6,22 @@ import contextlib
 import io
 import re
 import sys
+import time
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import TypeVar
 
 from l2i.errors import InputError
+from l2i.launched import index
 
 T = TypeVar("T")
+LATER = 2.0  # seconds
 
 
 def tell(message: object, exit_code: int) -> int:
-    """One line on stderr."""
+    """One line on stderr. Of processes that fail alike, the first says so: torchrun then ends the others."""
+    if exit_code and index():
+        time.sleep(LATER)
     print("l2i:", " ".join(str(message).split()), file=sys.stderr)
     return exit_code
 

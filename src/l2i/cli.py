@@ -7,14 +7,18 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from l2i.arguments import explained, never_fail, parsed, positional, tell
-from l2i.errors import InputError, NonFiniteCost, Stopped
+from l2i.errors import InputError, NonFiniteCost, NoRoom, Stopped
+from l2i.launched import index, started
 from l2i.options import BenchOptions, CompareOptions, EvaluateOptions, PicturesOptions
 from l2i.own.commands import export, fit, impute, predict, report
 from l2i.registry import unknown
+from l2i.tune.command import tune
 
 DRY = "--dry-run"
+LOST = r"gloo|NCCL|Connection|Dist|timed out"  # in the words of torch.distributed
 
 USAGE = """\
 usage: l2i COMMAND …
@@ -29,6 +33,8 @@ usage: l2i COMMAND …
   export RUN model.onnx          the model with its preprocessing, as ONNX or torch.export (.pt2)
   compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run] …
                                  baseline against L2I on the same splits, beside the paper's figures
+  tune RECIPE [--trials N] [--storage URL] [--dry-run] …
+                                 search its settings, chosen on validation samples; continued and shared by processes
   evaluate RUN [--device D]      the averaged model of a run folder, on its validation and test samples
   pictures RUN [--baseline RUN]  plots of a run: costs before and after an update, landmarks on faces
   bench [--device D] [--json] …  step times, memory and the time floor of this machine
@@ -40,6 +46,8 @@ Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped b
 def main() -> None:
     """Run a command and leave with its exit code."""
     never_fail()
+    if index():  # one process speaks for all
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (open as long as the process is)
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
@@ -56,14 +64,16 @@ def run(arguments: Sequence[str]) -> int:
     except InputError as error:
         return tell(error, 2)
     except Stopped as error:
-        return tell(error, error.exit_code)
+        return error.exit_code if index() else tell(error, error.exit_code)
     except KeyboardInterrupt:
         return tell("stopped", 130)
     except BrokenPipeError:
         raise
-    except (NonFiniteCost, OSError) as error:
+    except (NonFiniteCost, NoRoom, OSError) as error:
         return tell(error, 1)
     except (RuntimeError, MemoryError) as error:
+        if started() > 1 and re.search(LOST, f"{type(error).__name__} {error}"):
+            return tell(f"process {index()}: another process of the run is gone; it goes on from its checkpoint", 1)
         if not re.search(r"out of memory|allocate memory", f"{type(error).__name__} {error}"):
             raise
         return tell("out of memory; use smaller batches, a smaller model or, in compare, fewer runs --at-once", 1)
@@ -82,6 +92,8 @@ def dispatch(arguments: list[str]) -> int:
 
         print(__version__)
         return 0
+    if started() > 1 and arguments[0] not in ("train", "tune"):  # tune says more
+        raise InputError(f"'l2i {arguments[0]}' is for one process; start it without torchrun")
     if arguments[0] not in COMMANDS:
         raise unknown("command", arguments[0], list(COMMANDS), where="l2i --help")
     return COMMANDS[arguments[0]](arguments[1:])
@@ -112,17 +124,11 @@ def list_names(arguments: list[str]) -> int:
 def train(arguments: list[str]) -> int:
     """One run."""
     from l2i import recipes
+    from l2i.recipes.chosen import changed, named
 
-    known = [cell for name in recipes.TABLES for cell in recipes.table(name).compared]
-    name, rest = positional(arguments, "train", "RECIPE", "a recipe", ["digits", *known])
-    default = recipes.get(name)
-    if any(word.partition("=")[0] in ("--method", "--method.name") for word in rest):
-        raise InputError(
-            "a method comes with its recipe, as in 'l2i train digits/mixmatch-l2i-40' ('l2i list' shows all)"
-        )
-    dry = DRY in rest
-    chosen = parsed(type(default), [word for word in rest if word != DRY], f"l2i train {name}", default)
-    if dry:
+    name, rest = named(arguments, "train")
+    chosen = changed(name, [word for word in rest if word != DRY], "train")
+    if DRY in rest:
         from l2i.recipes.protocol import printed
         from l2i.validate import validate
 
@@ -202,6 +208,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": report,
     "export": export,
     "compare": compare,
+    "tune": tune,
     "evaluate": evaluate,
     "pictures": pictures,
     "bench": bench,

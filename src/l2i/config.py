@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Iterable
@@ -152,6 +153,8 @@ class Run:
     """Steps between evaluations; in runs of 1,000 steps or more, the last 2 % of the steps have 20 more."""
     save_every: int = 500
     """Steps between checkpoints."""
+    keep: int = 2
+    """Checkpoints that are kept, the newest; with two, one that is damaged has another before it."""
     final: Literal["median", "mean", "best"] = "median"
     """The figure of a run: the median or mean of the last 20 evaluations, or early stopping: the evaluation with the
     best validation figure."""
@@ -200,7 +203,7 @@ def from_json(plain: dict[str, Any]) -> Run:
     fields = dict(plain)
     method = dict(fields.pop("method", {}))
     cls = load("method", METHODS, method.pop("name", "?"))
-    return typing.cast(Run, _build(Run, {**fields, "method": _build(cls, method, "method.")}, ""))
+    return typing.cast(Run, built(Run, {**fields, "method": built(cls, method, "method.")}))
 
 
 def _check_names(section: Any, names: Iterable[str], path: str) -> None:
@@ -211,7 +214,8 @@ def _check_names(section: Any, names: Iterable[str], path: str) -> None:
             raise unknown("field", path + name, known, "l2i train RECIPE --help")
 
 
-def _build(cls: type, plain: dict[str, Any], path: str) -> Any:
+def built(cls: type, plain: dict[str, Any], path: str = "") -> Any:
+    """A dataclass from JSON; `path` is what its fields' names are led by in messages."""
     hints = typing.get_type_hints(cls)
     _check_names(cls, plain, path)
     return cls(**{name: _value(hints[name], value, path + name) for name, value in plain.items()})
@@ -220,18 +224,21 @@ def _build(cls: type, plain: dict[str, Any], path: str) -> Any:
 def _value(hint: Any, value: Any, path: str) -> Any:
     """`value` as a field of type `hint` takes it from JSON."""
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return _build(typing.cast(type, hint), value, path + ".")
+        return built(typing.cast(type, hint), value, path + ".")
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_value(options[0], item, path) for item in value)
     if origin is types.UnionType or origin is typing.Union:
-        fitting = [option for option in options if isinstance(value, option) and not isinstance(value, bool)]
+        plain = [option for option in options if isinstance(option, type)]
+        fitting = [option for option in plain if isinstance(value, option) and not isinstance(value, bool)]
         return value if fitting else _value(next(o for o in options if o is not type(None)), value, path)
-    if origin is Literal and value in options:
+    if origin is dict and isinstance(value, dict):
+        return {name: _value(options[1], item, path) for name, item in value.items()}
+    if hint is Any or (origin is Literal and value in options):
         return value
     if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) == (hint is bool):
         return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     raise InputError(
         f"{path}={value!r} does not fit; it takes {' | '.join(map(str, options)) or getattr(hint, '__name__', hint)}"

@@ -1,4 +1,4 @@
-"""The three ways a run ends early, each with the exit code the command line gives it."""
+"""The ways a run ends early, each with the exit code the command line gives it."""
 
 
 class InputError(ValueError):
@@ -7,6 +7,10 @@ class InputError(ValueError):
 
 class NonFiniteCost(RuntimeError):
     """A cost or gradient stopped being a number (exit code 1); the last good checkpoint stays."""
+
+
+class NoRoom(RuntimeError):
+    """The disk is full (exit code 1); the last checkpoint stays."""
 
 
 class Stopped(RuntimeError):

@@ -47,6 +47,33 @@ class CompareOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """Train a recipe with other settings, trial after trial, and choose the best on the validation set.
+
+    The same command, in several shells or on several machines with one --storage, shares the trials; killed and started
+    again, it goes on. Every field of a run is a flag as well, as in 'l2i train': --steps, --seed, --data.num-labeled, …
+    """
+
+    trials: int = 20
+    """Trials of the study in all, those already finished among them."""
+    storage: str | None = None
+    """Database that the processes share: sqlite:///FILE on one machine, postgresql://… or mysql://… on several; by
+    default a file of SQLite in the sweep's folder."""
+    study: str | None = None
+    """Name of the sweep in the storage; RECIPE-seedSEED by default."""
+    out: str | None = None
+    """Folder of the sweep, with a run folder a trial; runs/tune/STUDY by default."""
+    fields: tuple[str, ...] = ()
+    """Fields to search, as in optim.lr l2i.rho; all those that '--dry-run' shows by default."""
+    range: tuple[str, ...] = ()
+    """Ranges to search, as in optim.lr=1e-4:1e-2 or method.threshold=0.5:0.99:linear; also of further fields."""
+    prune: bool = True
+    """Stop a trial whose best validation figure so far is above the median of the others at the same step."""
+    dry_run: bool = False
+    """Show what would be searched, and train nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
     """The averaged model of a run folder, on its validation and test samples, as JSON."""
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from l2i.batch import Params
 from l2i.errors import InputError
+from l2i.launched import started
 
 PATIENCE = timedelta(minutes=10)  # with a process that does not answer
-STARTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells a process of its group
 
 
 @dataclass(eq=False)
@@ -132,11 +132,6 @@ _here = ContextVar("the processes of the run", default=ALONE)
 def here() -> Ranks:
     """The processes that share what is being done: one, unless `joined` says otherwise."""
     return _here.get()
-
-
-def started() -> int:
-    """How many processes torchrun has started, this one among them."""
-    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in STARTED) else 1
 
 
 @contextmanager

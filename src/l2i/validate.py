@@ -17,6 +17,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "threads": (0, 1024),
     "eval_every": (1, MANY),
     "save_every": (1, MANY),
+    "keep": (1, MANY),
     "probe": (0, MANY),
     "data.num_labeled": (0, MANY),
     "data.num_validation": (0, MANY),
@@ -97,13 +98,13 @@ def validate(run: Run) -> None:
     """Raise InputError, saying what to do, where a field of `run` does not fit or fields cannot go together."""
     from_json(to_json(run))  # types and choices, for runs made in Python
     for path, value in fields_of(run):
-        if isinstance(value, float) and not math.isfinite(value):
+        numbers = [v for v in (value if isinstance(value, tuple) else [value]) if isinstance(v, float)]
+        if not all(map(math.isfinite, numbers)):
             raise InputError(f"{path}={value} must be a finite number")
         low, high = RANGES.get(path, (-math.inf, math.inf))
         if isinstance(value, int | float) and not low <= value <= high:
             raise InputError(f"{path}={value} must be at least {low:g} and at most {high:g}")
-        shares = [v for v in (value if isinstance(value, tuple) else [value]) if isinstance(v, float)]
-        if path in COUNTS and any(share > 1 for share in shares):
+        if path in COUNTS and any(share > 1 for share in numbers):
             raise InputError(f"{path}={value} must be a whole number, or a share of at most 1.0")
     if not run.name or run.out == "":
         raise InputError("name and out must not be empty; leave them out for what the recipe has")

@@ -1,6 +1,7 @@
 """Short runs in float64 that processes share. As a script, under torchrun or alone, it takes them all and writes them.
 
-`python cases.py FOLDER`: the state of each after a few steps, and the averaged model's figures, in FOLDER/CASE-SIZE.
+`python cases.py FOLDER [DEVICE]`: the state of each after a few steps, and the figures of the averaged model, in
+FOLDER/CASE-SIZE.
 """
 
 import dataclasses
@@ -57,6 +58,7 @@ def cases() -> dict[str, Run]:
         found[f"normed-{name}"] = replace(found[f"fixmatch-{name}"], model={"name": "conv", "width": 4})
     found["normed-teacher"] = replace(found["mean-teacher-O"], model={"name": "conv", "width": 4})
     weak = Augment(shift=2, flip=True)
+    found["tracked"] = digits("mean-teacher", **OUTER["base"])
     views = {"weak": weak, "strong": dataclasses.replace(weak, randaugment=2, cutout=3, noise=2.0)}
     images = replace(digits("fixmatch", **OUTER["O-exact-paper"]), data=views)
     return {**found, "images": replace(images, model={"name": "wide-resnet", "depth": 10, "width": 1})}
@@ -71,15 +73,32 @@ def pictures() -> Splits:
     return Splits.given(**parts, unlabeled=x[20:50], classes=4, pixels=Pixels.of(x))
 
 
-def plain() -> nn.Module:
+class Tracked(nn.Module):
+    """A layer that no library knows, which keeps a running mean of what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.seen.lerp_(x.detach().mean(0), 0.1)
+        return x if self.training else x - self.seen
+
+
+def plain(*, tracked: bool = False) -> nn.Module:
     """A network without BatchNorm."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+    layers = [nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), *[Tracked()] * tracked, nn.Linear(16, 10)]
+    return nn.Sequential(*layers)
 
 
 def taken(name: str, run: Run) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
     normed = name == "images" or name.startswith("normed")
-    trainer = Trainer(run, splits=pictures() if name == "images" else None, model=None if normed else plain())
+    trainer = Trainer(
+        run, splits=pictures() if name == "images" else None, model=None if normed else plain(tracked=name == "tracked")
+    )
     for step in range(STEPS):
         trainer.step(step)
     figures = {"measured": trainer.meter.read(), **trainer.figures()}
@@ -87,11 +106,11 @@ def taken(name: str, run: Run) -> tuple[dict[str, Tensor], dict[str, dict[str, f
     return kept, figures
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, device: str = "cpu") -> None:
     torch.set_num_threads(1)
-    with joined() as ranks:
+    with joined(device) as ranks:
         for name, run in cases().items():
-            state, figures = taken(name, run)
+            state, figures = taken(name, replace(run, device=device))
             same = torch.cat([t.flatten().double() for t in state.values()])
             others = ranks.mean(same.clone())
             assert torch.allclose(others, same, rtol=0, atol=0), f"{name}: the processes differ"
@@ -101,4 +120,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

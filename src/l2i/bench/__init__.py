@@ -10,6 +10,7 @@ import torch
 from l2i.bench.cases import Case, chosen, splits_of
 from l2i.bench.floor import Ceilings, Work, ceilings, work_of
 from l2i.bench.report import Figures, Report, report
+from l2i.bench.saving import EVERY, saving
 from l2i.bench.timing import Times, timed
 from l2i.options import BenchOptions
 from l2i.training.build import pick_device
@@ -33,11 +34,21 @@ def bench(options: BenchOptions, told: Callable[[str], object] = lambda line: No
         for cases in groups.values():
             rows += measured(cases, options, device, told)
             seen.append(ceilings(device, precision))  # again and again: the machine may be busy at times
+        first = next(iter(groups.values()))[0]
+        told(f"{first.group}: timing {first.variant} with checkpoints and without")
+        kept = saving(
+            first,
+            splits_of(first.group, device, first.run),
+            device,
+            blocks=options.blocks or BLOCKS[device.type],
+            steps=options.steps or EVERY[device.type],
+        )
         best = Ceilings.highest(seen)
         found = [Figures.of(*row, best) for row in rows]
         return report(
             found,
             best,
+            kept,
             device=device,
             precision=precision,
             engine="graph" if device.type == "cuda" and options.engine != "eager" else "eager",

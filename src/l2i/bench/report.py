@@ -13,6 +13,7 @@ from rich.table import Table
 
 from l2i.bench.cases import Case
 from l2i.bench.floor import Ceilings, Work
+from l2i.bench.saving import Saving
 from l2i.bench.timing import Memory, Times
 from l2i.training.folder import hardware, versions
 
@@ -120,6 +121,7 @@ class Report:
     engine: str
     threads: int
     ceilings: Ceilings
+    saving: Saving
     definitions: dict[str, str]
     notes: list[str]
     cases: list[Figures]
@@ -135,6 +137,7 @@ class Report:
         console = Console(highlight=False, soft_wrap=True)
         for name, meaning in DEFINITIONS.items():
             console.print(f"{name.replace('_per_second', '/s').replace('ratio', '× base')}: {meaning}.")
+        console.print(str(self.saving))
         for line in self.notes:
             console.print(line)
         console.print(
@@ -144,7 +147,9 @@ class Report:
         console.print(f"On {self.hardware}; torch {self.versions['torch']}, l2i {self.versions['l2i']}.")
 
 
-def report(found: list[Figures], limits: Ceilings, *, device: torch.device, precision: str, engine: str) -> Report:
+def report(
+    found: list[Figures], limits: Ceilings, kept: Saving, *, device: torch.device, precision: str, engine: str
+) -> Report:
     """The figures with the machine they are of."""
     return Report(
         hardware=hardware(device),
@@ -154,6 +159,7 @@ def report(found: list[Figures], limits: Ceilings, *, device: torch.device, prec
         engine=engine,
         threads=torch.get_num_threads(),
         ceilings=limits,
+        saving=kept,
         definitions=DEFINITIONS,
         notes=[f"Mind that {UNREST}: the machine was not at rest."] if any(map(restless, found)) else [],
         cases=found,

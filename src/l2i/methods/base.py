@@ -22,6 +22,7 @@ class Costs(NamedTuple):
 
     c_t: Tensor
     c_u: Tensor
+    counted: Tensor | None = None  # [C], the share of imputed labels that count, by class; where a mask leaves some out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,8 @@ class Method:
     mixes_labels: ClassVar[bool] = False
     """Whether C^T's targets hold z as well: then both costs are one student in the inner step."""
     imputes: ClassVar[bool] = True
+    masks: ClassVar[bool] = False
+    """Whether only confident classes count."""
     searches_input: ClassVar[bool] = False
     """Whether the student's inputs are looked for from a random direction."""
 
@@ -66,6 +69,10 @@ class Method:
         """ψ: the label of the weak view, carried to the student's."""
         return Imputed.whole(self.carried(task, task.label(net(batch.unlabeled.weak)), batch))
 
+    def counts(self, task: Task) -> bool:
+        """Whether a step measures which of its imputed labels count."""
+        return self.masks and task.kind == "classification"
+
     def carried(self, task: Task, z: Tensor, batch: Batch) -> Tensor:
         """A label of the weak view as a label of the student's."""
         return z if self.student_view == "weak" else task.move(z, batch.unlabeled.frame)
@@ -94,7 +101,14 @@ class Method:
             lanes.wait("impute")  # the student is passed while labels are imputed: its inputs are free of them
             c_u = student.cost(outputs, imputed)
         lanes.keep(imputed)
-        return Costs(c_t, c_u)
+        return Costs(c_t, c_u, self.counted(task, imputed, lanes))
+
+    def counted(self, task: Task, imputed: Imputed, lanes: Lanes) -> Tensor | None:
+        """The labels that count, by class, beside the student; nothing where all count."""
+        if not self.counts(task):
+            return None
+        with lanes("impute"):
+            return (imputed.weight.unsqueeze(1) * imputed.z).mean(dim=0)
 
 
 def weighted_mean(distance: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Imputed], Tensor]:

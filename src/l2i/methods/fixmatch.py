@@ -14,6 +14,7 @@ class FixMatch(Method):
 
     name: ClassVar[str] = "fixmatch"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    masks: ClassVar[bool] = True
 
     threshold: float = 0.95
     """Confidence from which a label counts."""

@@ -17,6 +17,7 @@ class PseudoLabel(Method):
     """
 
     name: ClassVar[str] = "pseudo-label"
+    masks: ClassVar[bool] = True
 
     threshold: float = 0.95
     """Confidence from which a label counts."""

@@ -89,7 +89,7 @@ class SyncedNorm(_BatchNorm):
 
 def synced(model: nn.Module, ranks: Ranks) -> nn.Module:
     """The model with its BatchNorm layers over all processes; its parameters and their names stay."""
-    if ranks.size == 1:
+    if ranks.group is None:
         return model
     for module in list(model.modules()):
         for name, child in module.named_children():

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from l2i.data.arrays import read_array
 from l2i.data.split import Samples
+from l2i.errors import InputError
 from l2i.tasks import Regression
 from l2i.training.build import dtype_of
 from l2i.training.checkpoint import write_whole
-from l2i.training.run import Watch
+from l2i.training.loop import Watch
 from l2i.training.trainer import Trainer
 
 COUNT = 10  # snapshots of a run, about
@@ -52,8 +54,11 @@ def labels(trainer: Trainer, samples: Samples) -> NDArray[Any]:
 
 def read_snapshots(folder: Path, steps: int) -> NDArray[Any]:
     """All snapshots of a run of so many steps, [S, N] or [S, N, D]."""
-    paths = sorted(path for path in folder.glob("*.npy") if int(path.stem) <= steps)
-    return np.stack([np.load(path, allow_pickle=False) for path in paths])
+    try:
+        paths = sorted(path for path in folder.glob("*.npy") if int(path.stem) <= steps)
+        return np.stack([read_array(path) for path in paths])
+    except (OSError, ValueError):
+        raise InputError(f"{folder} is damaged; fit again in another --out") from None
 
 
 def changes(snapshots: NDArray[Any], std: NDArray[np.float64] | None) -> NDArray[np.int64]:

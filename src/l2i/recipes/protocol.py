@@ -10,7 +10,7 @@ from l2i.recipes.cells import Table
 from l2i.shares import resolved
 from l2i.validate import fields_of
 
-BESIDES = ("name", "out", "device", "threads", "save_every", "data.root", "data.workers")  # decide nothing
+BESIDES = ("name", "out", "device", "threads", "save_every", "keep", "data.root", "data.workers")  # decide nothing
 OUTER = "l2i."
 TEXT = (
     r"data\.(text|weak\.words|strong\.words)\.|"

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 from l2i.batch import Params
-from l2i.errors import InputError
+from l2i.errors import InputError, NoRoom
 
 KEEP = 2
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NUMBERS = {"step": (int,), "metrics_size": (int,), "at_once": (int,), "seconds": (int, float)}  # beside the tensors
+
+
+@contextmanager
+def room(folder: Path) -> Iterator[None]:
+    """A disk that is full is called so; what was whole before stays so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise NoRoom(
+            f"no room is left on the disk of {folder} ({error.strerror}); the last checkpoint is whole: "
+            "free some space, and the same command goes on from there"
+        ) from None
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -38,14 +56,26 @@ def write_whole(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any]) -> None:
-    """Save the state after `step` steps; older checkpoints than the one before it go."""
+def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any], *, keep: int = KEEP) -> None:
+    """Save the state after `step` steps; the last `keep` checkpoints stay, this one among them."""
     folder.mkdir(exist_ok=True)
     kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     rest = json.dumps(meta)
     write_whole(path_of(folder, step), save(kept, {"json": rest, "digest": digest(kept, rest)}))
-    for old in checkpoints(folder)[:-KEEP]:
-        old.unlink()
+    for old in checkpoints(folder)[:-keep]:
+        old.unlink(missing_ok=True)
+
+
+def packed(tensors: Params, meta: dict[str, Any]) -> bytes:
+    """A state in one piece, to be sent."""
+    rest = json.dumps(meta).encode()
+    return len(rest).to_bytes(8, "little") + rest + save(tensors)
+
+
+def unpacked(content: bytes) -> tuple[Params, dict[str, Any]]:
+    """The state of such a piece."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    return load(content[end:]), json.loads(content[8:end])
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -76,19 +106,28 @@ def load_checkpoint(path: Path) -> tuple[Params, dict[str, Any]] | None:
         if written["digest"] != digest(tensors, written["json"]):
             return None
         meta: dict[str, Any] = json.loads(written["json"])
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError, RecursionError):
         return None
-    return tensors, meta
+    return (tensors, meta) if sound(meta) else None
 
 
-def newest_whole(folder: Path) -> tuple[Params, dict[str, Any]]:
-    """The newest checkpoint that can be read; raises where none can."""
+def sound(meta: object) -> bool:
+    """Whether what goes with the tensors is of the kinds that this package writes: a stranger's may not be."""
+    if not isinstance(meta, dict) or not isinstance(meta.get("config", {}), dict) or "step" not in meta:
+        return False
+    return all(type(meta[name]) in kinds and 0 <= meta[name] < 2**53 for name, kinds in NUMBERS.items() if name in meta)
+
+
+def newest_whole(folder: Path, told: Callable[[str], None] = lambda line: None) -> tuple[Params, dict[str, Any]]:
+    """The newest checkpoint that can be read, where `told` hears of those that cannot; raises where none can."""
     damaged: list[Path] = []
     for path in reversed(checkpoints(folder)):
         loaded = load_checkpoint(path)
         if loaded is not None:
             for bad in damaged:
-                bad.replace(bad.with_suffix(".damaged"))  # no longer one of those kept
+                told(f"{bad} is damaged; going on from the one before it, of step {loaded[1]['step']:,}")
+                with suppress(OSError):  # a folder that can only be read
+                    bad.replace(bad.with_suffix(".damaged"))  # no longer one of those kept
             return loaded
         damaged.append(path)
     raise InputError(

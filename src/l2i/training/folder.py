@@ -25,7 +25,14 @@ if sys.platform != "win32":
 LOCK = ".lock"
 FIT = "fit.json"  # what marks the folder of a fit on own data, whose runs lie in it
 BEST = "best"  # the folder of the averaged model that early stopping chose
-ELSEWHERE = ("out", "device", "engine", "data.root", "data.workers")  # fields that may differ when a run goes on
+ELSEWHERE = (
+    "out",
+    "device",
+    "engine",
+    "keep",
+    "data.root",
+    "data.workers",
+)  # fields that may differ when a run goes on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,8 @@ class Result:
     """Whether steps were taken operation by operation, or recorded as a CUDA graph and replayed."""
     at_once: int = 1
     """Runs that shared the device, side by side."""
+    processes: int = 1
+    """Processes that shared the run, those that it ended with."""
     steps_per_second: float | None = None
     """Of the steps themselves, since the run began or went on."""
 
@@ -57,7 +66,8 @@ class Result:
         """In a line."""
         figure = f"{self.figure_name} {self.figure:.2f}"
         pace = "" if self.steps_per_second is None else f" ({self.steps_per_second:.3g} steps/s without evaluation)"
-        return f"{self.name}, seed {self.seed}: {figure}, {self.steps} steps in {self.seconds:.1f} s{pace}"
+        many = f" on {self.processes} processes" if self.processes > 1 else ""
+        return f"{self.name}, seed {self.seed}: {figure}, {self.steps} steps in {self.seconds:.1f} s{many}{pace}"
 
     def __str__(self) -> str:
         return f"{self.short()}\n({self.definition})"

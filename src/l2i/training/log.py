@@ -63,9 +63,12 @@ class Metrics:
         self.file.flush()
 
     def size(self) -> int:
-        """How long the file is, surely on disk."""
-        os.fsync(self.file.fileno())
+        """How long the file is."""
         return os.fstat(self.file.fileno()).st_size
+
+    def sync(self) -> None:
+        """See to it that what was added is on disk."""
+        os.fsync(self.file.fileno())
 
     def close(self) -> None:
         self.file.close()

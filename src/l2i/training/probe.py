@@ -63,11 +63,11 @@ def copied(tensors: Params) -> Params:
 
 
 def holdout_cost(trainer: Trainer, batch: Batch) -> float:
-    """C^H of the model on the batch's hold-out samples."""
+    """C^H of the model on the batch's hold-out samples, those of all processes."""
     assert batch.holdout is not None
     held = Samples(*batch.holdout)
     outputs = outputs_of(trainer.network, held, lambda views: views)
-    return float(trainer.task.loss(outputs, held.y))
+    return float(trainer.ranks.mean(trainer.task.loss(outputs, held.y)))
 
 
 def cost_on_test(trainer: Trainer) -> float:

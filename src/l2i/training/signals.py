@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+from l2i.launched import started
+
+AGAIN = 5.0  # seconds, within which processes that share a run take a second signal for the first
 
 
 class StopRequest:
@@ -13,6 +19,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.at = 0.0
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -22,8 +29,15 @@ class StopRequest:
         return self
 
     def remember(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
+        if self.received is not None and time.monotonic() - self.at < AGAIN:
+            return
+        if self.received is None and started() > 1:  # torchrun sends on what a terminal has sent to all already
+            self.received, self.at = number, time.monotonic()
+            return
+        again, self.received = self.received is not None, number
         self.restore()
+        if again:
+            os.kill(os.getpid(), number)
 
     def restore(self) -> None:
         for number, handler in self.before.items():

@@ -75,6 +75,19 @@ def fill(model: nn.Module, tensors: Params) -> None:
 
 
 @contextmanager
+def belonging() -> Iterator[None]:
+    """The loading of tensors that belong to this run, unless a stranger has made the checkpoint."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError):
+        raise InputError(
+            "the checkpoint does not hold the state of such a run; restore it, or train in another --out"
+        ) from None
+
+
+@contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
     """As many threads as the run asks for, while it runs."""
     before = torch.get_num_threads()

@@ -12,7 +12,8 @@ from l2i.data import STREAMED
 from l2i.errors import Stopped
 from l2i.training.build import pick_device
 from l2i.training.folder import Result, folder_of, read_result
-from l2i.training.run import Training, begun, train
+from l2i.training.loop import Training
+from l2i.training.run import begun, train
 from l2i.training.signals import StopRequest
 
 MOST = 5  # runs at once by default: recording takes up to six streams a run, and torch gives out 32 different ones

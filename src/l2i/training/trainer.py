@@ -29,7 +29,7 @@ from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast, numerics, precision_of
 from l2i.training.record import Recorder, recorder_for
 from l2i.training.rehearse import rehearsed
-from l2i.training.state import fill, generators, part, set_generators
+from l2i.training.state import belonging, fill, generators, part, set_generators
 from l2i.validate import validate
 
 
@@ -210,11 +210,12 @@ class Trainer:
         """Go back to a state that `state` gave."""
         fill(self.model, part(tensors, "model"))
         self.load_teacher(tensors)
-        self.optimizer.load(part(tensors, "optimizer"))
-        if self.outer_optimizer is not self.optimizer:
-            self.outer_optimizer.load(part(tensors, "outer_optimizer"))
-        self.meter.load(part(tensors, "meter"))
-        set_generators(self.device, part(tensors, "generator"))
+        with belonging():
+            self.optimizer.load(part(tensors, "optimizer"))
+            if self.outer_optimizer is not self.optimizer:
+                self.outer_optimizer.load(part(tensors, "outer_optimizer"))
+            self.meter.load(part(tensors, "meter"))
+            set_generators(self.device, part(tensors, "generator"))
 
     def load_teacher(self, tensors: Params) -> None:
         """The averaged model alone, of such a state."""

@@ -1,0 +1,212 @@
+"""The loop around a trainer's steps: evaluations, checkpoints, and going on where a run was cut."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from l2i.config import from_json, to_json
+from l2i.errors import NonFiniteCost, Stopped
+from l2i.training import folder as folders
+from l2i.training.book import Blank, Book
+from l2i.training.checkpoint import checkpoints, newest_whole, packed, save_checkpoint, unpacked
+from l2i.training.evaluate import curve, definition, final_figure, is_evaluated
+from l2i.training.folder import Result
+from l2i.training.log import Bar, Row
+from l2i.training.optim import rate_factor
+from l2i.training.pace import Pace
+from l2i.training.probe import probe
+from l2i.training.signals import StopRequest
+from l2i.training.trainer import Trainer
+
+Watch = Callable[[Trainer, int], None]
+
+
+class Training:
+    """A run in its folder, from where it is to its result."""
+
+    def __init__(
+        self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool, label: str | None = None
+    ) -> None:
+        self.trainer, self.run, self.folder, self.stop = trainer, trainer.run, folder, stop
+        self.at_once, self.pace = 1, Pace()
+        self.label = label
+        self.watch: Watch | None = None
+        self.start, self.changed, self.shared = 0, "", 1
+        self.saved, self.ranks, self.notes = folder / "checkpoints", trainer.ranks, list[str]()
+        self.data = trainer.splits.fingerprint()
+        size = self.gone_on()
+        self.book = Book(folder, step=self.start, size=size, keep=self.run.keep) if self.ranks.writes else Blank()
+        self.bar = Bar(
+            label or f"{self.run.name} seed {self.run.seed}",
+            start=self.start,
+            steps=self.run.steps,
+            quiet=quiet or not self.ranks.writes,
+        )
+
+    def gone_on(self) -> int:
+        """Go to the newest checkpoint, or write the first; returns the size of the metrics that belong to it.
+
+        The process that writes is the one that reads: the others hear from it.
+        """
+        found = b""
+        if self.ranks.writes and (checkpoints(self.saved) or (self.folder / "metrics.jsonl").exists()):
+            tensors, meta = newest_whole(self.saved, self.notes.append)
+            folders.match(self.saved, to_json(from_json(meta["config"])), self.run)
+            folders.same_data(self.folder, meta, self.trainer.splits, given=self.trainer.given)
+            found = packed(tensors, meta)
+        found = self.ranks.told(found)
+        if not found:
+            if self.ranks.writes:
+                save_checkpoint(self.saved, 0, self.trainer.state(), {**self.about(0), "metrics_size": 0})
+            return 0
+        tensors, meta = unpacked(found)
+        self.trainer.load(tensors)
+        self.start, self.pace.earlier = meta["step"], meta["seconds"]
+        self.shared = meta.get("at_once", 1)
+        before = meta.get("precision", self.trainer.precision)
+        self.changed = "" if before == self.trainer.precision else f", in {self.trainer.precision} instead of {before}"
+        return int(meta["metrics_size"])
+
+    def finish(self) -> Result:
+        """Take the steps that are left, and write down what the run came to."""
+        for _ in self.going():
+            pass
+        return self.written()
+
+    def going(self) -> Iterator[None]:
+        """The steps that are left, one each time that it is asked for the next."""
+        self.pace.begin()
+        with self.bar as bar:
+            what = self.label or ("your data" if self.trainer.given else self.run.data.name)
+            bar.say(f"{what}: {self.trainer.described()}")
+            if self.trainer.device.type == "cuda":
+                beside = f", {self.at_once} runs side by side" if self.at_once > 1 else ""
+                bar.say(
+                    f"{folders.hardware(self.trainer.device)}: {self.trainer.precision}, {self.trainer.engine}{beside}"
+                )
+            if self.ranks.size > 1:
+                bar.say(f"{self.ranks.size} processes, each with its part of every mini-batch")
+            for note in self.notes:
+                bar.say(note)
+            if self.start:
+                bar.say(f"{self.folder}: resuming from step {self.start}{self.changed}")
+            for t in range(self.start, self.run.steps):
+                self.taken(t)
+                yield
+
+    def taken(self, t: int) -> None:
+        """A step, and what is due after it; stops where any of the processes was asked to."""
+        self.trainer.step(t)
+        step, stop = t + 1, self.ranks.agreed(self.stop.received is not None)
+        if is_evaluated(step, self.run.steps, self.run.eval_every):
+            self.bar.show(self.evaluate(step))
+        if step % self.run.save_every == 0 or step == self.run.steps or stop:
+            with self.pace.beside_steps():
+                self.book.save(step, self.trainer.state(), self.about(step))
+        if step == self.run.steps or stop:
+            with self.pace.beside_steps():
+                self.book.wait()
+        self.book.check()
+        if stop:
+            raise Stopped(
+                self.stop.received or signal.SIGTERM, f"stopped at step {step}; the same command goes on from there"
+            )
+        self.bar.advance(step)
+
+    def written(self) -> Result:
+        """What the run came to, in its folder."""
+        said = b""
+        if self.ranks.writes:
+            result = self.result()
+            folders.write_result(self.folder, result)
+            said = json.dumps(asdict(result)).encode()
+        return Result(**json.loads(self.ranks.told(said)))
+
+    def close(self) -> None:
+        self.book.close()
+
+    def evaluate(self, step: int) -> Row:
+        """A row of metrics: means since the last row, and the averaged model on validation and test samples."""
+        trainer = self.trainer
+        means = trainer.meter.read()
+        row: Row = {
+            "step": step,
+            "c_t": means["c_t"],
+            "c_u": means["c_u"],
+            "c_h": means.get("c_h"),
+            "weight": self.run.method.weight_at(step - 1, self.run.steps),
+            "gradient": means["gradient"],
+            "outer_ratio": means.get("outer_ratio"),
+            "outer_ratio_raw": means.get("outer_ratio_raw"),
+            "lr": self.run.optim.lr * rate_factor(self.run.optim, step - 1, self.run.steps),
+            **self.figures(),
+        }
+        for name, value in row.items():
+            if value is not None and not math.isfinite(value):
+                raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
+        row |= self.probed(step)
+        self.book.add(row)
+        if self.run.final == "best":
+            self.book.keep_best(step, trainer.teacher.model.state_dict)
+        if self.watch is not None:
+            with self.pace.beside_steps():
+                self.watch(trainer, step)
+        return row
+
+    def figures(self) -> Row:
+        """The main figure on the validation and test samples; the other figures are for `l2i evaluate`."""
+        splits = self.trainer.splits
+        self.bar.evaluating(len(splits.validation.x) + len(splits.test.x))
+        with self.pace.beside_steps():
+            found, name = self.trainer.figures(self.bar.evaluated), self.trainer.task.figure_name
+        return {part: found[part][name] if part in found else None for part in ("validation", "test")}
+
+    def probed(self, step: int) -> Row:
+        """What the next outer update does to the costs; None where that is no number, which is not the run's failure.
+
+        It is not the run's work either: its time does not count.
+        """
+        with self.pace.left_out():
+            found = probe(self.trainer, step)
+        return {name: value if math.isfinite(value) else None for name, value in found.items()}
+
+    def about(self, step: int) -> dict[str, object]:
+        """What a checkpoint says beside its tensors."""
+        return {
+            "step": step,
+            "seconds": self.pace.seconds() if step else 0.0,
+            "config": to_json(self.run),
+            "data": self.data,
+            "given": self.trainer.given,
+            "precision": self.trainer.precision,
+            "at_once": max(self.at_once, self.shared),
+        }
+
+    def result(self) -> Result:
+        run, task, validation = self.run, self.trainer.task, curve(self.book.rows, "validation")
+        test = curve(self.book.rows, "test")
+        told = definition(run.steps, run.final, "test" if test else "validation", averaged=run.optim.ema_decay > 0)
+        final = partial(final_figure, validation=validation, steps=run.steps, final=run.final)
+        return Result(
+            name=run.name,
+            figure=final(test or validation),
+            figure_name=task.figure_name,
+            definition=f"{task.meaning}; {told}",
+            validation=final(validation) if validation else None,
+            seed=run.seed,
+            steps=run.steps,
+            seconds=self.pace.seconds(),
+            steps_per_second=self.pace.rate(run.steps - self.start) if run.steps > self.start else None,
+            versions=folders.versions(),
+            hardware=folders.hardware(self.trainer.device),
+            precision=self.trainer.precision,
+            engine=self.trainer.engine,
+            at_once=max(self.at_once, self.shared),
+            processes=self.ranks.size,
+        )

@@ -1,0 +1,98 @@
+import pytest
+
+from l2i import InputError, recipes, replace
+from l2i.tune.space import space_of, with_values
+from l2i.validate import validate
+
+
+@pytest.mark.parametrize(
+    ("recipe", "fields"),
+    [
+        ("digits", {"optim.lr", "method.weight", "method.threshold", "l2i.rho"}),
+        ("digits/sl-40", {"optim.lr"}),
+        ("digits/fixmatch-40", {"optim.lr", "method.weight", "method.threshold"}),
+        ("digits/vat-40", {"optim.lr", "method.weight", "method.epsilon"}),
+        ("digits/mixup-l2i-40", {"optim.lr", "method.weight", "method.alpha", "l2i.rho"}),
+        (
+            "digits/mixmatch-l2i-paper-40",
+            {"optim.lr", "method.weight", "method.rampup", "method.temperature", "method.alpha", "l2i.eta"},
+        ),
+        ("cifar10/vat-250", {"optim.lr", "method.weight", "method.rampup", "method.epsilon", "method.entropy"}),
+        ("aflw/mean-teacher-l2i-91-learnable", {"optim.lr", "method.weight", "method.rampup", "l2i.rho", "l2i.eta_z"}),
+        ("imdb/uda-20", {"optim.lr", "method.weight", "method.temperature"}),  # its threshold is off
+    ],
+)
+def test_a_recipe_is_searched_in_the_fields_that_it_uses(recipe: str, fields: set[str]) -> None:
+    assert set(space_of(recipes.get(recipe))) == fields
+
+
+def test_every_recipe_lies_in_its_own_space() -> None:
+    for name in recipes.names():
+        run = recipes.get(name)
+        space = space_of(run)
+        assert "optim.lr" in space and all(found.starts for found in space.values()), name
+        assert with_values(run, space, {path: found.own for path, found in space.items() if found.own}) == run
+        for edge in ("low", "high"):
+            validate(with_values(run, space, {path: getattr(found, edge) for path, found in space.items()}))
+
+
+def test_an_outer_optimizer_of_its_own_has_its_rate_searched() -> None:
+    run = replace(recipes.get("digits/vat-l2i-paper-40"), l2i={"outer_optimizer": "own", "outer_rate": 0.001})
+    found = space_of(run)["l2i.outer_rate"]
+    assert (found.low, found.high, found.log) == (0.0001, 0.01, True)
+
+
+def test_a_rampup_in_steps_is_searched_as_a_share() -> None:
+    run = replace(recipes.get("digits/pi-model-40"), steps=300, method=recipes.get("cifar10/pi-model-250").method)
+    counted = replace(run, method={"rampup": 120})
+    found = space_of(counted)["method.rampup"]
+    assert found.own == 0.4 and found.starts
+    assert with_values(counted, space_of(counted), {"method.rampup": 0.4}).method.weight_at(60, 300) == 5
+
+
+def test_drawn_values_are_short_and_the_recipes_own_exact() -> None:
+    run = recipes.get("digits/mean-teacher-40")
+    space = space_of(run)
+    chosen = with_values(run, space, {"optim.lr": 0.00123456789, "method.rampup": 1 / 3})
+    assert (chosen.optim.lr, chosen.method.rampup) == (0.001235, 1 / 3)
+
+
+def test_fields_and_ranges_can_be_chosen() -> None:
+    run = recipes.get("digits")
+    assert set(space_of(run, ("optim.lr", "l2i.rho"))) == {"optim.lr", "l2i.rho"}
+    space = space_of(
+        run,
+        ("optim.lr",),
+        ("l2i.eta=0.1:100", "model.width=16:128:log", "optim.ema-decay=0.9:0.999", "data.weak.noise=0:0.5"),
+    )
+    assert set(space) == {"optim.lr", "l2i.eta", "model.width", "optim.ema_decay", "data.weak.noise"}
+    assert space["l2i.eta"].log and not space["l2i.eta"].starts
+    assert space["model.width"].whole and space["model.width"].log and not space["optim.ema_decay"].log
+    chosen = with_values(run, space, {"model.width": 33, "data.weak.noise": 0.25, "l2i.eta": 2.0})
+    assert (chosen.model.width, chosen.data.weak.noise, chosen.l2i.eta) == (33, 0.25, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ranges", "message"),
+    [
+        (("optim.rl",), (), "unknown field to search 'optim.rl'; perhaps you meant 'optim.lr'"),
+        (
+            ("model.width",),
+            (),
+            "model.width has no range in this recipe; give one with it: --range model.width=LOW:HIGH",
+        ),
+        (("seed",), (), "unknown field to search 'seed'"),
+        (("data.num_labeled",), (), "unknown field to search 'data.num_labeled'"),
+        ((), ("optim.lr=1e-2:1e-4",), "--range takes FIELD=LOW:HIGH"),
+        ((), ("optim.lr=a:b",), "--range takes FIELD=LOW:HIGH"),
+        ((), ("optim.lr=0.1",), "--range takes FIELD=LOW:HIGH"),
+        ((), ("optim.lr=1e-3:inf",), "--range takes FIELD=LOW:HIGH"),
+        ((), ("optim.lr=0:1:log",), "there is no logarithm of 0"),
+        ((), ("model.width=1.5:3",), "model.width is a whole number"),
+        ((), ("method.threshold=0.5:1.5",), "method.threshold=1.5 must be at least 0 and at most 1"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(fields: tuple[str, ...], ranges: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        space_of(recipes.get("digits"), fields, ranges)
+    assert message in str(error.value)

@@ -94,6 +94,7 @@ def notes(lines: list[Line], references: dict[str, float]) -> list[str]:
             found.append(
                 f"Mind that {line.name} and its 'longer' baseline differ in time: the machine was not at rest."
             )
+        found += [f"warning: {line.name}, seed {r.seed}: {told}" for r in line.results for told in r.warnings]
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +14,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from l2i.batch import Params
 from l2i.errors import InputError
@@ -143,7 +147,9 @@ def joined(device: str = "cpu") -> Iterator[Ranks]:
     local = int(os.environ.get("LOCAL_RANK", 0))
     own = not dist.is_initialized()
     if own:
-        dist.init_process_group(backend_for(device, local), timeout=PATIENCE)
+        backend, (store, rank, size) = backend_for(device, local), next(rendezvous("env://", timeout=PATIENCE))
+        store = anew(store, rank, size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         host = dist.new_group(backend="gloo", timeout=PATIENCE)
         ranks = Ranks(dist.get_world_size(), dist.get_rank(), local, dist.group.WORLD, host)
@@ -163,6 +169,30 @@ def among(ranks: Ranks) -> Iterator[None]:
         yield
     finally:
         _here.reset(token)
+
+
+def anew(store: Store, rank: int, size: int) -> Store:
+    """A place in the store that is this group's alone.
+
+    torchrun keeps one store for all groups that it starts: where it has restarted a group, the addresses of the
+    processes before are still there, and to connect to those is to wait for ever.
+    """
+    mine = secrets.token_hex(8)
+    if rank:
+        store.set(f"l2i/here/{rank}", mine)
+        mine = store.get(f"l2i/answer/{mine}").decode()
+        store.set(f"l2i/heard/{mine}/{rank}", "")
+        return PrefixStore(mine, store)
+    silent, end = set(range(1, size)), time.monotonic() + PATIENCE.total_seconds()
+    while silent:
+        if time.monotonic() > end:
+            raise RuntimeError(f"timed out: no connection to the processes {sorted(silent)}")
+        for other in silent:
+            if store.check([f"l2i/here/{other}"]):  # by one of a group before, perhaps: so ask until it has heard
+                store.set(f"l2i/answer/{store.get(f'l2i/here/{other}').decode()}", mine)
+        silent = {other for other in silent if not store.check([f"l2i/heard/{mine}/{other}"])}
+        time.sleep(0.01)
+    return PrefixStore(mine, store)
 
 
 def backend_for(device: str, local: int) -> str:

@@ -12,8 +12,8 @@ from torch import Tensor
 from formats import write_faces
 from l2i import Run, Trainer, recipes, replace, train
 from l2i.training.evaluate import outputs_of
-from l2i.training.probe import COLUMNS, cost_on_test, either_way, probe
 from l2i.training.loop import Training
+from l2i.training.probe import COLUMNS, cost_on_test, either_way, probe
 from l2i.training.signals import StopRequest
 
 PAPER = {"outer_update": "paper", "eta": 0.5, "outer_optimizer": "own", "outer_rate": 0.001}

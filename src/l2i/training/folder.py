@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ class Result:
     """Processes that shared the run, those that it ended with."""
     steps_per_second: float | None = None
     """Of the steps themselves, since the run began or went on."""
+    warnings: list[str] = field(default_factory=list)
+    """What makes the figure doubtful: samples seen in training, constant outputs, a mask that lets nothing through."""
 
     def short(self) -> str:
         """In a line."""
@@ -70,7 +72,7 @@ class Result:
         return f"{self.name}, seed {self.seed}: {figure}, {self.steps} steps in {self.seconds:.1f} s{many}{pace}"
 
     def __str__(self) -> str:
-        return f"{self.short()}\n({self.definition})"
+        return "\n".join([self.short(), f"({self.definition})", *(f"warning: {line}" for line in self.warnings)])
 
 
 def folder_of(run: Run) -> Path:
@@ -103,7 +105,7 @@ def read_result(folder: Path) -> Result | None:
         if not math.isfinite(result.figure + result.seconds + result.steps + result.seed):
             raise ValueError("not a finite figure")
         return result
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         raise InputError(f"{path} is damaged; remove it, and the same command writes it anew") from None
 
 

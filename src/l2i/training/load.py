@@ -103,7 +103,7 @@ def read_rows(folder: str | Path) -> list[Row]:
     path = Path(folder) / "metrics.jsonl"
     try:
         rows = rows_of(path.read_bytes()) if path.exists() else []
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise InputError(f"{path} is damaged; restore it, or give another run") from None
     if not rows:
         raise InputError(f"{folder} has no evaluations yet; let it train longer, or give another run")

@@ -52,7 +52,7 @@ class Metrics:
         try:
             kept = path.read_bytes()[:size] if size else b""
             self.rows = rows_of(kept)
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             raise InputError(f"{path} is damaged; restore it, or give another --out") from None
         self.file = path.open("ab")
         self.file.truncate(size)

@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from l2i.config import from_json, to_json
+from l2i.data.leaks import leaks
 from l2i.errors import NonFiniteCost, Stopped
 from l2i.training import folder as folders
+from l2i.training.alarms import alarms, spread_of, watched
 from l2i.training.book import Blank, Book
 from l2i.training.checkpoint import checkpoints, newest_whole, packed, save_checkpoint, unpacked
 from l2i.training.evaluate import curve, definition, final_figure, is_evaluated
@@ -25,6 +27,7 @@ from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
 
 Watch = Callable[[Trainer, int], None]
+MEASURED = ("c_t", "c_u", "c_h", "gradient", "outer_ratio", "outer_ratio_raw", "mask", "top_class")  # in the steps
 
 
 class Training:
@@ -40,6 +43,7 @@ class Training:
         self.start, self.changed, self.shared = 0, "", 1
         self.saved, self.ranks, self.notes = folder / "checkpoints", trainer.ranks, list[str]()
         self.data = trainer.splits.fingerprint()
+        self.leaks, self.raised = leaks(trainer.splits) if self.ranks.writes else [], dict[str, str]()
         size = self.gone_on()
         self.book = Book(folder, step=self.start, size=size, keep=self.run.keep) if self.ranks.writes else Blank()
         self.bar = Bar(
@@ -94,6 +98,8 @@ class Training:
                 bar.say(f"{self.ranks.size} processes, each with its part of every mini-batch")
             for note in self.notes:
                 bar.say(note)
+            for sentence in self.leaks:
+                bar.say(f"warning: {sentence}")
             if self.start:
                 bar.say(f"{self.folder}: resuming from step {self.start}{self.changed}")
             for t in range(self.start, self.run.steps):
@@ -137,13 +143,8 @@ class Training:
         means = trainer.meter.read()
         row: Row = {
             "step": step,
-            "c_t": means["c_t"],
-            "c_u": means["c_u"],
-            "c_h": means.get("c_h"),
+            **{name: means.get(name) for name in MEASURED},
             "weight": self.run.method.weight_at(step - 1, self.run.steps),
-            "gradient": means["gradient"],
-            "outer_ratio": means.get("outer_ratio"),
-            "outer_ratio_raw": means.get("outer_ratio_raw"),
             "lr": self.run.optim.lr * rate_factor(self.run.optim, step - 1, self.run.steps),
             **self.figures(),
         }
@@ -152,6 +153,7 @@ class Training:
                 raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
         row |= self.probed(step)
         self.book.add(row)
+        self.warn(step)
         if self.run.final == "best":
             self.book.keep_best(step, trainer.teacher.model.state_dict)
         if self.watch is not None:
@@ -164,8 +166,19 @@ class Training:
         splits = self.trainer.splits
         self.bar.evaluating(len(splits.validation.x) + len(splits.test.x))
         with self.pace.beside_steps():
-            found, name = self.trainer.figures(self.bar.evaluated), self.trainer.task.figure_name
-        return {part: found[part][name] if part in found else None for part in ("validation", "test")}
+            outputs, task = self.trainer.outputs(self.bar.evaluated), self.trainer.task
+            found = {part: float(task.figure(o, getattr(splits, part).y)) for part, o in outputs.items()}
+            part = watched(splits)
+            spread = None if part is None else spread_of(task, outputs[part], getattr(splits, part).y)
+        return {"validation": found.get("validation"), "test": found.get("test"), "spread": spread}
+
+    def warn(self, step: int) -> None:
+        """Say what has gone wrong since the last evaluation."""
+        found = alarms(self.book.rows, self.trainer.splits, self.run.steps)
+        for kind, sentence in found.items():
+            if kind not in self.raised:
+                self.bar.say(f"warning: at step {step} {sentence}")
+        self.raised = found
 
     def probed(self, step: int) -> Row:
         """What the next outer update does to the costs; None where that is no number, which is not the run's failure.
@@ -209,4 +222,5 @@ class Training:
             engine=self.trainer.engine,
             at_once=max(self.at_once, self.shared),
             processes=self.ranks.size,
+            warnings=[*self.leaks, *alarms(self.book.rows, self.trainer.splits, run.steps).values()],
         )

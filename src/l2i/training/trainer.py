@@ -81,7 +81,7 @@ class Trainer:
             holdout=self.outer is not None,
             workers=run.data.workers,
         )
-        self.meter = Meter(self.device)
+        self.meter = Meter(self.device, classes=self.task.outputs if run.method.counts(self.task) else 0)
         self.draws, self.held = rehearsed(self)
         once = not (self.draws and self.gradients.replays)
         self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and once
@@ -142,7 +142,8 @@ class Trainer:
             self.outer_optimizer(self.flat.split(outer.gradient), self.clock.rate)  # 11
         self.optimizer.decay()
         with lanes("impute"):
-            self.meter.add(measured(self, base.costs, gradient, outer), self.clock.step)
+            found, counted = measured(self, base.costs, gradient, outer)
+            self.meter.add(found, self.clock.step, counted)
         self.teacher.update(self.model, self.flat.values, self.clock.fresh)
         lanes.join()
 
@@ -174,9 +175,13 @@ class Trainer:
 
     def figures(self, told: Callable[[int], None] = lambda count: None) -> dict[str, dict[str, float]]:
         """The averaged model's figures on the validation and test samples, where there are any."""
-        sets = {"validation": self.splits.validation, "test": self.splits.test}
-        found = {name: self.task.figures(self.predict(s, told), s.y) for name, s in sets.items() if len(s.x)}
+        found = {name: self.task.figures(o, getattr(self.splits, name).y) for name, o in self.outputs(told).items()}
         return {name: {figure: float(value) for figure, value in values.items()} for name, values in found.items()}
+
+    def outputs(self, told: Callable[[int], None] = lambda count: None) -> dict[str, Tensor]:
+        """The averaged model's outputs on the validation and test samples, where there are any."""
+        sets = {"validation": self.splits.validation, "test": self.splits.test}
+        return {name: self.predict(s, told) for name, s in sets.items() if len(s.x)}
 
     def predict(self, samples: Samples, told: Callable[[int], None] = lambda count: None) -> Tensor:
         """The averaged model's outputs; each process looks at a part of the samples, and all get all outputs."""

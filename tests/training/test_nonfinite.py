@@ -100,7 +100,7 @@ def test_every_value_has_its_place_among_the_causes() -> None:
 @pytest.mark.parametrize(("cell", "name"), [("sl", "gradient"), ("fixmatch-l2i", "the outer gradient")])
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_it_is_found_on_the_device_without_waiting_for_it(engine: str, cell: str, name: str) -> None:
-    given = splits(labeled_zero=cell == "sl")
+    given = splits(labeled_zero=cell == "sl", count=3)  # a GPU draws others
     run = run_of(f"digits/{cell}-40", device="cuda", engine=engine, precision="float32")
     first = first_drawn(run, given, "labeled" if cell == "sl" else "unlabeled")
     trainer = Trainer(run, splits=given, model=model())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from l2i import recipes, replace
@@ -283,3 +284,15 @@ def test_the_clock_tells_the_numbers_of_a_step(schedule: str) -> None:
         pytest.approx([4, 2.0, 1.0, 0.5, 0.2]),
         pytest.approx([12, 4.0, 0.1, late, 0.1]),
     ]
+
+
+def test_a_checkpoint_is_what_safetensors_itself_would_read(tmp_path: Path) -> None:
+    """Every type, odd sizes and shapes, and none: written by our hand, read by the library's."""
+    kinds = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+    shapes = [(), (0,), (3,), (2, 5), (1, 0, 2)]
+    tensors = {f"{kind}{shape}".lower(): (9 * torch.rand(shape)).to(kind) for kind in kinds for shape in shapes}
+    tensors["turned"] = torch.rand(3, 4).t()
+    save_checkpoint(tmp_path, 1, tensors, {"step": 1})
+    read = load_file(tmp_path / "0000000001.safetensors")
+    assert read.keys() == tensors.keys()
+    assert all(read[name].dtype == t.dtype and torch.equal(read[name], t) for name, t in tensors.items())

@@ -10,7 +10,7 @@ import torch
 from l2i.bench.cases import Case, chosen, splits_of
 from l2i.bench.floor import Ceilings, Work, ceilings, work_of
 from l2i.bench.report import Figures, Report, report
-from l2i.bench.saving import EVERY, saving
+from l2i.bench.saving import EVERY, PAIRS, saving
 from l2i.bench.timing import Times, timed
 from l2i.options import BenchOptions
 from l2i.training.build import pick_device
@@ -40,7 +40,7 @@ def bench(options: BenchOptions, told: Callable[[str], object] = lambda line: No
             first,
             splits_of(first.group, device, first.run),
             device,
-            blocks=options.blocks or BLOCKS[device.type],
+            blocks=options.blocks or PAIRS,
             steps=options.steps or EVERY[device.type],
         )
         best = Ceilings.highest(seen)

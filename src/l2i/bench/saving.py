@@ -18,6 +18,7 @@ from l2i.training.checkpoint import KEEP, checkpoints
 from l2i.training.saver import Saver
 
 EVERY = {"cuda": 500, "cpu": 100}  # steps; the first is what a run does by itself, recipes mostly save more seldom
+PAIRS = 7
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,17 +6,17 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 
 from l2i.batch import Params
 from l2i.errors import InputError, NoRoom
+from l2i.training.streamed import pieces, values
 
 KEEP = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -37,12 +37,12 @@ def room(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     """Write `content` so that a reader, or a crash, sees all of it or nothing."""
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -59,9 +59,9 @@ def write_whole(path: Path, content: bytes) -> None:
 def save_checkpoint(folder: Path, step: int, tensors: Params, meta: dict[str, Any], *, keep: int = KEEP) -> None:
     """Save the state after `step` steps; the last `keep` checkpoints stay, this one among them."""
     folder.mkdir(exist_ok=True)
-    kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+    kept = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     rest = json.dumps(meta)
-    write_whole(path_of(folder, step), save(kept, {"json": rest, "digest": digest(kept, rest)}))
+    write_whole(path_of(folder, step), pieces(kept, {"json": rest, "digest": digest(kept, rest)}))
     for old in checkpoints(folder)[:-keep]:
         old.unlink(missing_ok=True)
 
@@ -88,7 +88,7 @@ def digest(tensors: Params, rest: str) -> str:
     total = hashlib.blake2b(rest.encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        total.update(values(tensor))
     return total.hexdigest()
 
 

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test check format clean
+.PHONY: demo test check fuzz soak format clean
 
 demo: $(INSTALLED)
 	$(BIN)/l2i compare digits
@@ -16,6 +16,18 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# Reads damaged files for as long as asked; MINUTES=5 TARGETS='csv npz' for some of the loaders.
+MINUTES ?= 60
+fuzz: $(INSTALLED)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/pip install -qq --disable-pip-version-check atheris
+	$(BIN)/python fuzz/run.py --minutes $(MINUTES) $(TARGETS)
+
+# Kills runs, damages their checkpoints, fills their disk: each must end as an undisturbed one (docs/reliability.md).
+CASES ?= 100
+soak: MINUTES = 40
+soak: $(INSTALLED)
+	$(BIN)/python tests/soak/run.py --minutes $(MINUTES) --cases $(CASES)
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

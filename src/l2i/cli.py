@@ -73,7 +73,9 @@ def run(arguments: Sequence[str]) -> int:
         return tell(error, 1)
     except (RuntimeError, MemoryError) as error:
         if started() > 1 and re.search(LOST, f"{type(error).__name__} {error}"):
-            return tell(f"process {index()}: another process of the run is gone; it goes on from its checkpoint", 1)
+            cause = (str(error).splitlines() or [type(error).__name__])[0]
+            after = "the same command goes on from the last checkpoint, torchrun --max-restarts N by itself"
+            return tell(f"process {index()} has lost the others ({cause}); {after}", 1)
         if not re.search(r"out of memory|allocate memory", f"{type(error).__name__} {error}"):
             raise
         return tell("out of memory; use smaller batches, a smaller model or, in compare, fewer runs --at-once", 1)

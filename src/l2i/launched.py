@@ -9,7 +9,8 @@ TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tel
 
 def started() -> int:
     """How many processes torchrun has started, this one among them."""
-    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in TOLD) else 1
+    told = all(os.environ.get(name) for name in TOLD) and os.environ["WORLD_SIZE"].isdecimal()
+    return max(1, int(os.environ["WORLD_SIZE"])) if told else 1
 
 
 def index() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -78,9 +78,6 @@ class Ranks:
             found |= {n: piece.view_as(mine[n]) for n, piece in zip(mine, pieces, strict=True)}
         return {name: found[name] for name in named}
 
-    def __deepcopy__(self, memo: object) -> Ranks:
-        return self  # a copied network is trained by the same processes
-
     def share(self, rows: Tensor, dim: int = 0) -> Tensor:
         """Its rows of a whole batch's: every `size`-th, so that the first of the batch are the first here."""
         return rows if self.size == 1 else rows[(slice(None),) * dim + (slice(self.index, None, self.size),)]
@@ -108,6 +105,11 @@ class Ranks:
         said = said if self.writes else torch.zeros(max(1, int(length)), dtype=torch.uint8)
         dist.broadcast(said, 0, group=self.host)
         return said.numpy().tobytes()[: int(length)]
+
+    def level(self, tensors: Iterable[Tensor]) -> None:
+        """Give all processes the values of the one that writes."""
+        for tensor in tensors if self.group is not None else ():
+            dist.broadcast(tensor, 0, group=self.group)
 
     def agreed(self, wish: bool) -> bool:
         """Whether any process had this wish at the last call: all hear the same, and none waits long."""
@@ -150,15 +152,14 @@ def joined(device: str = "cpu") -> Iterator[Ranks]:
         backend, (store, rank, size) = backend_for(device, local), next(rendezvous("env://", timeout=PATIENCE))
         store = anew(store, rank, size)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    host = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
-        host = dist.new_group(backend="gloo", timeout=PATIENCE)
         ranks = Ranks(dist.get_world_size(), dist.get_rank(), local, dist.group.WORLD, host)
         with among(ranks):
             yield ranks
         ranks.heard()
     finally:
-        if own:
-            dist.destroy_process_group()
+        dist.destroy_process_group(None if own else host)
 
 
 @contextmanager

@@ -281,3 +281,9 @@ def test_a_run_draws_labelled_samples_by_weight() -> None:
     assert batch.holdout is not None
     for drawn in (batch.labeled.x, batch.unlabeled.weak, batch.holdout.x):
         assert set(drawn.flatten().tolist()) == {1.0, 2.0}
+
+
+def test_processes_share_the_rows_of_a_streamed_set() -> None:
+    whole = picked(5, part="labeled", count=100, size=12, seed=3)
+    shares = [picked(5, part="labeled", count=100, size=12, seed=3, index=index, of=3) for index in range(3)]
+    assert torch.equal(torch.stack(shares, dim=1).flatten(), whole)

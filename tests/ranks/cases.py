@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from l2i import Run, Splits, Trainer, recipes, replace
 from l2i.data.augment import Augment
 from l2i.data.pixels import Pixels
-from l2i.ranks import joined
+from l2i.ranks import here, joined
 
 STEPS = 3
+MIXING = ("mixup", "mixmatch")  # each process mixes its own samples: all hold one state, and not that of one process
 PARTS = ("model", "teacher", "optimizer", "outer_optimizer")
 BATCH = {"labeled": 8, "unlabeled": 12, "holdout": 8}
 EXACT, LAST = {"hypergradient": "exact"}, {"hypergradient": "last_layer"}
@@ -59,9 +60,21 @@ def cases() -> dict[str, Run]:
     found["normed-teacher"] = replace(found["mean-teacher-O"], model={"name": "conv", "width": 4})
     weak = Augment(shift=2, flip=True)
     found["tracked"] = digits("mean-teacher", **OUTER["base"])
+    found["odd-norms"] = digits("fixmatch", **OUTER["O-exact-paper"])
+    found |= {f"{method}-O": digits(method) for method in MIXING}
+    table = Augment(noise=0.1)
+    found["regression"] = replace(digits("pi-model", **OUTER["O-exact-paper"]), data={"weak": table, "strong": table})
     views = {"weak": weak, "strong": dataclasses.replace(weak, randaugment=2, cutout=3, noise=2.0)}
     images = replace(digits("fixmatch", **OUTER["O-exact-paper"]), data=views)
     return {**found, "images": replace(images, model={"name": "wide-resnet", "depth": 10, "width": 1})}
+
+
+def targets() -> Splits:
+    """A table with three targets."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 4, generator=draw)
+    y = x[:, :3] * x[:, 1:] + 5
+    return Splits.given(labeled=(x[:20], y[:20]), unlabeled=x[20:60], test=(x[60:], y[60:]))
 
 
 def pictures() -> Splits:
@@ -87,18 +100,28 @@ class Tracked(nn.Module):
         return x if self.training else x - self.seen
 
 
-def plain(*, tracked: bool = False) -> nn.Module:
-    """A network without BatchNorm."""
-    torch.manual_seed(0)
-    layers = [nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), *[Tracked()] * tracked, nn.Linear(16, 10)]
-    return nn.Sequential(*layers)
+class Sub(nn.BatchNorm1d):
+    """BatchNorm by another name."""
+
+
+def own(name: str) -> nn.Module | None:
+    """A network without BatchNorm, or with layers of several kinds; each process begins with weights of its own."""
+    if name == "images" or name.startswith("normed"):
+        return None
+    torch.manual_seed(here().index)
+    norm = Sub(16)
+    inner: dict[str, list[nn.Module]] = {
+        "tracked": [Tracked()],
+        "odd-norms": [norm, nn.Linear(16, 16, bias=False), norm, nn.BatchNorm1d(16, track_running_stats=False)],
+    }
+    ends = (4, 3) if name == "regression" else (64, 10)
+    layers = [nn.Linear(ends[0], 16, bias=False), nn.Tanh(), *inner.get(name, []), nn.Linear(16, ends[1])]
+    return nn.Sequential(nn.Flatten(), *layers)
 
 
 def taken(name: str, run: Run) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
-    normed = name == "images" or name.startswith("normed")
-    trainer = Trainer(
-        run, splits=pictures() if name == "images" else None, model=None if normed else plain(tracked=name == "tracked")
-    )
+    given = {"images": pictures, "regression": targets}.get(name)
+    trainer = Trainer(run, splits=None if given is None else given(), model=own(name))
     for step in range(STEPS):
         trainer.step(step)
     figures = {"measured": trainer.meter.read(), **trainer.figures()}

@@ -164,8 +164,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     newest = checkpoints(tmp_path)[-1]
     newest.write_bytes(newest.read_bytes()[:-50])
     assert load_checkpoint(newest) is None
-    assert newest_whole(tmp_path)[1] == {"step": 10}
-    assert newest.with_suffix(".damaged").exists()
+    assert newest_whole(tmp_path)[1] == {"step": 10} and newest.exists()  # others may look, and touch nothing
+    told: list[str] = []
+    assert newest_whole(tmp_path, told.append)[1] == {"step": 10}
+    assert told == [f"{newest} is damaged; going on from the one before it, of step 10"]
+    assert newest.with_suffix(".damaged").exists() and not newest.exists()
     checkpoints(tmp_path)[0].write_bytes(b"nonsense")
     with pytest.raises(InputError, match="no whole checkpoint is left"):
         newest_whole(tmp_path)

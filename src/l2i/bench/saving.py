@@ -14,7 +14,7 @@ import torch
 from l2i.bench.cases import Case
 from l2i.bench.timing import MIB, Stepping, ms_of
 from l2i.data.split import Splits
-from l2i.training.checkpoint import KEEP, checkpoints
+from l2i.training.checkpoint import checkpoints
 from l2i.training.saver import Saver
 
 EVERY = {"cuda": 500, "cpu": 100}  # steps; the first is what a run does by itself, recipes mostly save more seldom
@@ -48,11 +48,13 @@ def saving(case: Case, splits: Splits, device: torch.device, *, blocks: int, ste
     """Time the case's steps with and without checkpoints; the folder is a temporary one."""
     with TemporaryDirectory() as name, closing(Stepping.warm(case.run, splits)) as stepping:
         folder = Path(name)
-        with closing(Saver(folder, keep=KEEP)) as saver:
-            saved(stepping, saver, steps)  # memory that copies are pinned in, and the like, is there from now on
+        with closing(Saver()) as saver:
+            saved(
+                stepping, saver, folder, steps
+            )  # memory that copies are pinned in, and the like, is there from now on
             rounds = [
                 (
-                    ms_of(partial(saved, stepping, saver, steps), device),
+                    ms_of(partial(saved, stepping, saver, folder, steps), device),
                     ms_of(partial(stepping.take, steps), device),
                 )
                 for _ in range(blocks)
@@ -70,8 +72,8 @@ def saving(case: Case, splits: Splits, device: torch.device, *, blocks: int, ste
     )
 
 
-def saved(stepping: Stepping, saver: Saver, steps: int) -> None:
+def saved(stepping: Stepping, saver: Saver, folder: Path, steps: int) -> None:
     """Begin to write a checkpoint, take the steps, and see that it is on disk."""
-    saver.save(stepping.t, stepping.trainer.state(), {"step": stepping.t}, first=lambda: None)
+    saver.save(folder, stepping.t, stepping.trainer.state(), {"step": stepping.t})
     stepping.take(steps)
     saver.wait()

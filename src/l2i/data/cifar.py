@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from l2i.data.pickles import load_arrays
+from l2i.data.limits import plain_file
+from l2i.data.pickles import check_size, load_arrays
 from l2i.data.split import Samples
 from l2i.errors import InputError
 
@@ -68,8 +69,9 @@ def read(cifar: Cifar, root: str | None) -> tuple[Samples, Samples]:
     folder, suffix = find(cifar, root)
     paths = [folder / (name + suffix) for name in (*cifar.train, *cifar.test)]
     for path in paths:
-        if not path.is_file():
+        if not path.exists():
             raise InputError(f"{cifar.name}: {path} is missing; unpack the archive from {PAGE} again")
+        check_size(plain_file(path, Path(root or folder).expanduser()))
     parts = [(binary_rows if suffix else python_rows)(cifar, path) for path in paths]
     cut = len(cifar.train)
     return joined(parts[:cut]), joined(parts[cut:])
@@ -121,9 +123,11 @@ def binary_rows(cifar: Cifar, path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def whole_numbers(labels: Any) -> np.ndarray | None:
     """A list or array of labels as an array, None where it is something else."""
+    if isinstance(labels, list) and not all(type(label) is int for label in labels):
+        return None  # lists within lists may be a few that are there very many times
     try:
         array = np.asarray(labels)
-    except ValueError:  # lists of unequal lengths
+    except (ValueError, OverflowError):
         return None
     return array if array.ndim == 1 and array.dtype.kind in "iu" else None
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -13,12 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from l2i.data.limits import leads_within
 from l2i.data.split import Samples
 from l2i.errors import InputError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")  # by content, since names may lie; others may run programs
 MAX_PIXELS = 50_000_000  # a small file may claim to be an image that fills the memory
+LARGE = 16_000_000  # pixels, above which threads take turns
+LARGE_ONES = Lock()
 LAYOUT = (
     "get ImageNet at https://image-net.org, or its 72-pixel version of the Visual Domain Decathlon at "
     "https://www.robots.ox.ac.uk/~vgg/decathlon/, put the images into ROOT/train/CLASS/ and ROOT/val/CLASS/, "
@@ -78,18 +84,40 @@ class Files:
         return torch.from_numpy(images)
 
 
+class TooLarge(Exception):
+    """How many pixels an image has, and how many it may have."""
+
+
+@contextmanager
+def opened(path: str | Path, formats: Sequence[str] = FORMATS) -> Iterator[Image.Image]:
+    """An image of a regular file, with no more pixels than memory allows; nothing is decoded yet."""
+    if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe would block, a device never end
+        raise ValueError("not a regular file")
+    try:
+        image = Image.open(path, formats=list(formats))
+    except Image.DecompressionBombError:
+        raise TooLarge(f"far more pixels than {MAX_PIXELS:,}") from None
+    with image:
+        if image.width * image.height > MAX_PIXELS:
+            raise TooLarge(f"{image.width} × {image.height} pixels, more than {MAX_PIXELS:,}")
+        yield image
+
+
+@contextmanager
+def alone(image: Image.Image) -> Iterator[None]:
+    """Large images are decoded one after the other, whatever threads there are, so that they do not fill the memory."""
+    with LARGE_ONES if image.width * image.height > LARGE else nullcontext():
+        yield
+
+
 def decoded(path: str, size: int) -> NDArray[np.uint8]:
     """The image as [3, S, S], or what is wrong with the file."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise InputError(
-                    f"the image {path} has {image.width} × {image.height} pixels, more than {MAX_PIXELS:,}; shrink it"
-                )
+        with opened(path) as image:
             image.draft(None, (2 * size, 2 * size))  # a JPEG far too large is decoded at a half, quarter or eighth
             return np.asarray(square(rgb(image), size)).transpose(2, 0, 1)
-    except InputError:
-        raise
+    except TooLarge as error:
+        raise InputError(f"the image {path} has {error}; shrink it") from None
     except Exception as error:  # decoders fail in a dozen ways, and each is the file's
         raise InputError(f"cannot read the image {path} ({error}); replace it, or take it out of the folder") from error
 
@@ -155,12 +183,6 @@ def entries(folder: str, root: str) -> Iterator[os.DirEntry[str]]:
         for entry in found:
             if entry.name.startswith("."):
                 continue
-            if entry.is_symlink() and not leads_within(entry.path, root):
+            if entry.is_symlink() and not (Path(entry.path).exists() and leads_within(entry.path, root)):
                 raise InputError(f"{entry.path} is a link that leads nowhere or out of {root}; put a copy in its place")
             yield entry
-
-
-def leads_within(link: str, root: str) -> bool:
-    """Whether a link ends at something within the root, through however many links."""
-    target = Path(os.path.realpath(link))
-    return target.exists() and target.is_relative_to(root)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PureWindowsPath
@@ -11,6 +13,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from l2i.data.arrays import read_arrays
+from l2i.data.folders import MAX_PIXELS, TooLarge, alone, opened
+from l2i.data.limits import leads_within, plain_file
+from l2i.data.matlab import read_matrices
 from l2i.data.split import Samples
 from l2i.errors import InputError
 
@@ -18,7 +24,7 @@ IMM_LIST, MTFL_LIST = "aflw_train_images.txt", "training.txt"
 ARCHIVES = ("aflw_release-2", "MTFL")  # the folders that they unpack to
 SIZE = 60  # pixels a side
 POINTS = 5  # left eye, right eye, nose, left and right mouth corner
-MAX_PIXELS = 50_000_000  # of an image file: more is a mistake, or meant to fill the memory
+FORMATS = ("JPEG", "PNG", "BMP")
 IMM = "http://www.robots.ox.ac.uk/~vgg/research/unsupervised_landmarks/resources/aflw_release-2.zip"
 MTFL = "http://mmlab.ie.cuhk.edu.hk/projects/TCDCN.html"
 
@@ -62,8 +68,10 @@ def read_npz(root: str | None) -> tuple[Samples, Samples]:
     """Arrays x_train, x_test uint8 [N, 60, 60] and y_train, y_test [N, 5, 2] in pixels, of an .npz file."""
     path, wanted = holding(root, "faces.npz"), ("x_train", "y_train", "x_test", "y_test")
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = [file[name] for name in wanted]
+        there = read_arrays(path, wanted).arrays
+        arrays = [there[name] for name in wanted]
+    except InputError:
+        raise
     except Exception as error:  # a damaged file fails in many ways, all meaning the same
         raise InputError(
             f"{path} is damaged, or no .npz of plain arrays {', '.join(wanted)} ({type(error).__name__}); "
@@ -90,11 +98,11 @@ def imm_split(folder: Path, split: str) -> Samples:
 
 def keypoints(path: Path, *, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Points [N, 5, 2] as y, x and sizes [N, 2] as height, width, of the images before they are made small."""
-    from scipy.io import loadmat  # takes a while to import
-
     try:
-        fields = loadmat(path, variable_names=["gt", "hw"])
+        fields = read_matrices(path, ("gt", "hw"))
         points, sizes = fields["gt"], np.asarray(fields["hw"], float)
+    except InputError:
+        raise
     except Exception as error:  # scipy's are of many kinds
         raise InputError(
             f"{path} is missing, damaged, or lacks gt and hw ({type(error).__name__}); unpack {IMM} again"
@@ -147,16 +155,12 @@ def cut_face(path: Path, points: np.ndarray) -> Face:
 def grey(path: Path) -> Image.Image:
     """An image file in grey levels."""
     try:
-        with Image.open(path, formats=("JPEG", "PNG", "BMP")) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise InputError(
-                    f"{path} has more than {MAX_PIXELS:,} pixels; make it smaller, or take it off the list"
-                )
+        with opened(path, FORMATS) as image, alone(image):
             return image.convert("L")
     except FileNotFoundError:
         raise InputError(f"{path} is missing, though listed; unpack the archive again") from None
-    except InputError:
-        raise
+    except TooLarge:
+        raise InputError(f"{path} has more than {MAX_PIXELS:,} pixels; shrink it, or take it off the list") from None
     except Exception as error:  # decoders fail in many ways
         raise InputError(f"{path} is no readable image ({type(error).__name__}); unpack the archive again") from None
 
@@ -168,7 +172,8 @@ def small(image: Image.Image) -> np.ndarray:
 
 def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     """What `work` makes of each item, in order; decoding runs outside of Python's lock."""
-    with ThreadPoolExecutor() as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        warnings.simplefilter("ignore")  # odd headers are common; what cannot be decoded is an error
         return list(pool.map(work, items))
 
 
@@ -185,7 +190,8 @@ def holding(root: str | None, name: str) -> Path:
     """The file of that name, which must be there."""
     path = found(root, name)
     if path is not None:
-        return path
+        given = Path(root or "").expanduser()
+        return plain_file(path, given if given.is_dir() else None)
     raise InputError(
         f"Faces with landmarks are not there: {'no folder is given' if root is None else f'{root} has no {name}'}. "
         f"Give as --data.root (or in L2I_DATA) the folder of one of: AFLW unpacked from {IMM} ({IMM_LIST} …); "
@@ -196,7 +202,7 @@ def holding(root: str | None, name: str) -> Path:
 def lines(path: Path) -> list[str]:
     """A list's lines without the blank ones; bytes that are no text stay as file names have them."""
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        text = plain_file(path, path.parent).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); unpack the archive again") from None
     listed = [line.strip() for line in text.splitlines() if line.strip()]
@@ -211,7 +217,7 @@ def inside(folder: Path, name: str, listing: Path) -> Path:
     if parts.anchor or parts.drive or ".." in parts.parts or "\0" in name:
         raise InputError(f"{listing}: {name[:80]!r} leads out of {folder}; get the list from its publisher again")
     path = folder.joinpath(*parts.parts)
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not leads_within(path, folder):
         raise InputError(f"{path} is a link that leads out of {folder}; put the file itself there")
     return path
 

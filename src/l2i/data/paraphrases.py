@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from l2i.data.limits import plain_file
 from l2i.data.texts import cleaned
 from l2i.errors import InputError
 
@@ -37,7 +38,7 @@ def read_paraphrases(folder: str) -> dict[str, list[str]]:
     """Paraphrases by example id, one from each file where it is usable; ids without any are not in it."""
     root = Path(folder).expanduser()
     rows = table(nearest_table(root))
-    files = sorted(path for path in root.rglob(PARAPHRASES) if path.is_file())
+    files = sorted(plain_file(path, root) for path in root.rglob(PARAPHRASES))
     if not files:
         raise InputError(f"there is no {PARAPHRASES} in {folder} or below it; {LAYOUT}")
     texts = {row.id: cleaned(row.content) for row in rows}
@@ -53,10 +54,10 @@ def read_paraphrases(folder: str) -> dict[str, list[str]]:
 
 def nearest_table(root: Path) -> Path:
     """The table nearest to the top."""
-    tables = [path for path in root.rglob(TABLE) if path.is_file()]
+    tables = list(root.rglob(TABLE))
     if not tables:
         raise InputError(f"there is no {TABLE} in {root} or below it; {LAYOUT}")
-    return min(tables, key=lambda path: (len(path.parts), path))
+    return plain_file(min(tables, key=lambda path: (len(path.parts), path)), root)
 
 
 def table(path: Path) -> list[Row]:

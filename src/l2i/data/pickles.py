@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from l2i.data.limits import plain_file
 from l2i.errors import InputError
 
 LIMIT = 1 << 30  # bytes: CIFAR's largest file has 155 MB, 222 MB as Python 3 rewrites it
+DEEPEST = 10  # tuples within tuples
 INTEGERS = frozenset(kind + size for kind in "iu" for size in "1248")
 
 
@@ -25,14 +28,26 @@ class Refused(Exception):
 
 
 class Encode:
-    """`_codecs.encode`, by which Python 3 writes bytes in protocol 2: text to latin1, nothing else."""
+    """`_codecs.encode`, by which Python 3 writes bytes in protocol 2: text to latin1, nothing else.
 
-    __slots__ = ()
+    The same text is the same bytes: asked for a million times, it fills no memory.
+    """
+
+    __slots__ = ("made",)
+    made: dict[str, bytes]
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "made", {})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise Refused("a state of _codecs.encode")
 
     def __call__(self, text: str, encoding: str) -> bytes:
         if type(text) is not str or encoding != "latin1":
             raise Refused(f"_codecs.encode to {encoding!r}")
-        return text.encode("latin1")
+        if text not in self.made:
+            self.made[text] = text.encode("latin1")
+        return self.made[text]
 
 
 class NoBytes:
@@ -105,7 +120,6 @@ ADMITTED: dict[tuple[str, str], object] = {
     ("numpy._core.multiarray", "_reconstruct"): Reconstruct(),
     ("numpy", "ndarray"): Ndarray(),
     ("numpy", "dtype"): Dtype(),
-    ("_codecs", "encode"): Encode(),
     ("__builtin__", "bytes"): NoBytes(),
 }
 
@@ -113,10 +127,14 @@ ADMITTED: dict[tuple[str, str], object] = {
 class Unpickler(pickle.Unpickler):
     """An unpickler that finds the few names above, and no module."""
 
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        self.admitted = {**ADMITTED, ("_codecs", "encode"): Encode()}
+
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ADMITTED:
+        if (module, name) not in self.admitted:
             raise Refused(f"{module}.{name}")
-        return ADMITTED[module, name]
+        return self.admitted[module, name]
 
 
 def text_of(value: str | bytes) -> str:
@@ -127,11 +145,12 @@ def text_of(value: str | bytes) -> str:
 def load_arrays(path: Path) -> dict[str, Any]:
     """The dict a file holds: lists, numbers, bytes, and arrays of integers (read-only) as its values."""
     try:
-        if path.stat().st_size > LIMIT:
-            raise InputError(f"{path} has over {LIMIT >> 30} GiB, which no file of CIFAR has; unpack the archive again")
+        check_size(plain_file(path))
         content = path.read_bytes()
-        check_memo(content)
-        fields = Unpickler(io.BytesIO(content), encoding="bytes").load()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's own, of text that is written oddly
+            check_program(content)
+            fields = Unpickler(content).load()
         return {name_of(key): value.value if isinstance(value, Array) else value for key, value in fields.items()}
     except InputError:
         raise
@@ -149,14 +168,48 @@ def load_arrays(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def check_memo(content: bytes) -> None:
-    """That no place in the unpickler's memory is asked for that lies beyond the file: a few bytes would fill gigabytes.
+def check_size(path: Path) -> None:
+    """That a file is no larger than CIFAR's are."""
+    if path.stat().st_size > LIMIT:
+        raise InputError(f"{path} has over {LIMIT >> 30} GiB, which no file of CIFAR has; unpack the archive again")
 
-    Lengths are checked as well, since reading the instructions reads what they announce.
+
+def check_program(content: bytes) -> None:
+    """That a pickle's instructions fill neither the memory nor the stack, in few bytes.
+
+    No place in the unpickler's memory may lie beyond the file, and tuples may not be nested deeply: where one is a key
+    of a dict, a C function that hashes it calls itself. Lengths are checked as well, since reading the instructions
+    reads what they announce.
     """
+    stack: list[int] = []  # how deep the tuples are that the unpickler would have there
+    marks: list[int] = []
+    memo: dict[int, int] = {}
     for instruction, argument, _ in pickletools.genops(content):
-        if "PUT" in instruction.name and int(argument or 0) > len(content):
+        name = instruction.name
+        if "PUT" in name and int(argument or 0) > len(content):
             raise pickle.UnpicklingError("a place in memory that no whole pickle has")
+        if "PUT" in name or name == "MEMOIZE":
+            memo[len(memo) if argument is None else argument] = stack[-1]
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name == "POP" and marks and marks[-1] == len(stack):
+            marks.pop()
+        elif "GET" in name or name == "DUP":
+            stack.append(stack[-1] if argument is None else memo[argument])
+        else:
+            stack += [taken(instruction, stack, marks)] * len(instruction.stack_after)
+
+
+def taken(instruction: pickletools.OpcodeInfo, stack: list[int], marks: list[int]) -> int:
+    """Take off the stack what an instruction does, and return how deep a tuple it makes of that."""
+    before = instruction.stack_before
+    marked = pickletools.markobject in before
+    start = marks.pop() - before.index(pickletools.markobject) if marked else len(stack) - len(before)
+    depth = 1 + max(stack[start:], default=0) if "TUPLE" in instruction.name else 0
+    if start < 0 or depth > DEEPEST:
+        raise pickle.UnpicklingError("an empty stack, or tuples within tuples that no file of CIFAR has")
+    del stack[start:]
+    return depth
 
 
 def name_of(key: object) -> str:

@@ -22,6 +22,7 @@ HEAD_WIDTH = 32  # of a random BERT's attention heads
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 POOLING = Path("1_Pooling", "config.json")  # of sentence transformers
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+MOST_LAYERS = 1000
 WHOLE = "give the folder that save_pretrained wrote, whole"
 DROPOUTS = (  # as configurations name them; those of heads are not among them
     "hidden_dropout_prob",
@@ -83,7 +84,18 @@ def load_config(weights: str | None) -> Any:
     check_folder(where, ("config.json",), "config.json")
     announced(where)
     with quiet(), told(where):
-        return transformers.AutoConfig.from_pretrained(where, **strictly(where))
+        found = transformers.AutoConfig.from_pretrained(where, **strictly(where))
+    check_config(found, where)
+    return found
+
+
+def check_config(config: Any, weights: str) -> None:
+    """That a configuration asks for no more layers than networks have, and for no code from elsewhere."""
+    layers = getattr(config, "num_hidden_layers", 0)
+    if not isinstance(layers, int) or not 0 <= layers <= MOST_LAYERS:
+        raise InputError(f"{weights}: config.json has num_hidden_layers={layers}, more than {MOST_LAYERS}; {WHOLE}")
+    if getattr(config, "quantization_config", None) is not None:
+        raise InputError(f"{weights} is quantized, which cannot be trained; give the weights in float32 or bfloat16")
 
 
 def load_tokenizer(weights: str | None) -> Any:
@@ -159,7 +171,13 @@ def check_folder(weights: str, names: tuple[str, ...], what: str) -> None:
 
 def check_whole(weights: str | None) -> None:
     """That a folder holds weights."""
-    check_folder(needed(weights)[1], WEIGHTS, "weights (model.safetensors)")
+    where = needed(weights)[1]
+    check_folder(where, WEIGHTS, "weights (model.safetensors)")
+    for path in Path(where).glob("*.index.json") if is_folder(where) else ():
+        with told(where):
+            for name in set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()):
+                if Path(name).name != name:
+                    raise InputError(f"{path}: '{name}' is not in the folder itself; {WHOLE}")
 
 
 @cache

@@ -10,10 +10,9 @@ from torch.autograd import Function
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from l2i.bilevel.inner import TRACKING
 from l2i.models.norm import NormAct
-from l2i.ranks import Ranks
-
-KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, NormAct)
+from l2i.ranks import Ranks, here
 
 
 class Summed(Function):
@@ -36,16 +35,16 @@ class Summed(Function):
 class SyncedNorm(_BatchNorm):
     """A BatchNorm layer's parameters and statistics, used over all processes, and the leaky ReLU that followed it.
 
-    Unlike torch's SyncBatchNorm it can be differentiated in forward mode and runs on CPUs too.
+    Unlike torch's SyncBatchNorm it can be differentiated in forward mode and runs on CPUs too. Where no processes share
+    what is done, it is an ordinary BatchNorm.
     """
 
     moves_where_tracked: ClassVar[bool] = True
 
-    def __init__(self, layer: _BatchNorm, ranks: Ranks) -> None:
+    def __init__(self, layer: _BatchNorm) -> None:
         super().__init__(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
         self._parameters, self._buffers = layer._parameters, layer._buffers
         self.slope = layer.slope if isinstance(layer, NormAct) else None
-        self.ranks = ranks
         self.train(layer.training)
 
     def _check_input_dim(self, x: Tensor) -> None:
@@ -54,21 +53,22 @@ class SyncedNorm(_BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_input_dim(x)
-        if not self.training:
-            y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        if self.training:
+            y = self.normalized(x, here())
         else:
-            y = self.normalized(x)
+            alone = self.running_mean is None  # as torch has it: the statistics of the samples at hand
+            y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, alone, 0.0, self.eps)
         return y if self.slope is None else F.leaky_relu(y, self.slope)
 
-    def normalized(self, x: Tensor) -> Tensor:
+    def normalized(self, x: Tensor, ranks: Ranks) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         var, mean = torch.var_mean(wide, [0, *range(2, x.dim())], correction=0)
-        mine = torch.zeros(self.ranks.size, 1, 1, device=x.device, dtype=wide.dtype)
-        mine[self.ranks.index] = 1
-        means, variances = Summed.apply(mine * torch.stack([mean, var]), self.ranks).unbind(1)  # type: ignore[no-untyped-call]
+        mine = torch.zeros(ranks.size, 1, 1, device=x.device, dtype=wide.dtype)
+        mine[ranks.index] = 1
+        means, variances = Summed.apply(mine * torch.stack([mean, var]), ranks).unbind(1)  # type: ignore[no-untyped-call]
         mean = means.mean(0)
         var = variances.mean(0) + (means - mean).square().mean(0)
-        self.move(mean.detach(), var.detach(), count=self.ranks.size * x.numel() // x.shape[1])
+        self.move(mean.detach(), var.detach(), count=ranks.size * x.numel() // x.shape[1])
         scale = (var + self.eps).rsqrt() * (1 if self.weight is None else self.weight)
         shift = (0 if self.bias is None else self.bias) - mean * scale
         shape = (1, -1, *[1] * (x.dim() - 2))
@@ -89,10 +89,10 @@ class SyncedNorm(_BatchNorm):
 
 def synced(model: nn.Module, ranks: Ranks) -> nn.Module:
     """The model with its BatchNorm layers over all processes; its parameters and their names stay."""
-    if ranks.group is None:
-        return model
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, _BatchNorm) and type(child) in KINDS:
-                setattr(module, name, SyncedNorm(child, ranks))
+    made: dict[int, SyncedNorm] = {}
+    for module in list(model.modules()) if ranks.group is not None else ():
+        for name, child in module._modules.items():
+            if isinstance(child, _BatchNorm) and (isinstance(child, NormAct) or type(child).forward in TRACKING):
+                made.setdefault(id(child), SyncedNorm(child))  # one that is used twice stays one
+                module._modules[name] = made[id(child)]
     return model

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from l2i.config import built
+from l2i.data.limits import check_tree, plain_file
 from l2i.errors import InputError
+from l2i.own.read_parquet import read_parquet
 from l2i.training.checkpoint import write_whole
 from l2i.training.folder import FIT
 
 META, ROWS, OUTPUTS = FIT, "rows.parquet", "outputs.safetensors"
 VERSION = 1
+MOST_VALUES = 100_000_000  # of a sample
 PREFERRED = ("l2i", "baseline", "supervised")  # what has learned from more first
 Part = Literal["labeled", "unlabeled", "validation", "test"]
 
@@ -156,45 +161,63 @@ def read_fit(folder: str | Path) -> tuple[Fitted, Rows]:
         )
     from safetensors import SafetensorError
 
+    check_tree(path)
     try:
         fitted, rows = _fitted(path), _rows(path)
         _check(fitted, rows)
         return fitted, rows
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, SafetensorError):
         raise InputError(f"{folder} is damaged; restore it, or fit again in another --out") from None
 
 
 def _check(fitted: Fitted, rows: Rows) -> None:
-    """That the files are of one fit; a ValueError where they are not."""
-    best, count = rows.outputs[fitted.chosen], len(rows.ids)
-    width = len(fitted.classes) if fitted.classes is not None else rows.given.shape[1]
-    alike = [best] if fitted.classes is not None else [best, rows.spread]
-    whole = all(values is not None and values.shape == (count, width) for values in alike)
-    if not whole or len(rows.given) != count or fitted.candidate(fitted.chosen) is None:
+    """That the files are of one fit, with values that can be reckoned with; one of several errors otherwise."""
+    count = len(rows.ids)
+    width = len(fitted.target_std) if fitted.classes is None else len(fitted.classes)
+    given = (count, width) if fitted.classes is None else (count,)
+    kinds = "f" if fitted.classes is None else "iu"
+    alike = [*rows.outputs.values(), *([rows.spread] if fitted.classes is None else [])]
+    scales = (fitted.temperature, fitted.spread_scale, *fitted.target_std)
+    if not (
+        all(candidate.name in PREFERRED for candidate in fitted.candidates)
+        and fitted.candidate(fitted.chosen) is not None
+        and fitted.chosen in rows.outputs
+        and all(values is not None and _finite(values, (count, width)) for values in alike)
+        and rows.given.shape == given
+        and rows.given.dtype.kind in kinds
+        and all(isinstance(row, str) for row in rows.ids)
+        and min(fitted.shape, default=0) > 0
+        and math.prod(fitted.shape) <= MOST_VALUES
+        and all(math.isfinite(scale) and scale > 0 for scale in scales)
+    ):
         raise ValueError("rows and fit do not match")
 
 
+def _finite(values: NDArray[Any], shape: tuple[int, ...]) -> bool:
+    return values.shape == shape and values.dtype.kind == "f" and bool(np.isfinite(values).all())
+
+
 def _fitted(path: Path) -> Fitted:
-    plain = json.loads((path / META).read_text(encoding="utf-8"))
+    plain = json.loads(plain_file(path / META).read_text(encoding="utf-8"))
     known = {field.name for field in fields(Fitted)}
-    plain = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items() if name in known}
-    for name, cls in {"choices": Choice, "candidates": Candidate, "samples": Sample}.items():
-        plain[name] = tuple(cls(**item) for item in plain[name])
-    return Fitted(**plain)
+    plain = {name: value for name, value in plain.items() if name in known}
+    return cast(Fitted, built(Fitted, plain))
 
 
 def _rows(path: Path) -> Rows:
-    import pandas as pd
     from safetensors.numpy import load
 
-    frame, tensors = pd.read_parquet(path / ROWS), load((path / OUTPUTS).read_bytes())
+    table, tensors = read_parquet(path / ROWS).table, load(plain_file(path / OUTPUTS).read_bytes())
+    parts = table["part"].to_pylist()
+    if not set(parts) <= set(get_args(Part)):  # asked here: an array is as wide as its longest word
+        raise ValueError("not parts of a split")
     outputs = {name.partition(".")[2]: t for name, t in tensors.items() if name.startswith("outputs.")}
     return Rows(
-        ids=frame["id"].tolist(),
-        parts=frame["part"].to_numpy(dtype=np.str_),
+        ids=table["id"].to_pylist(),
+        parts=np.array(parts, dtype=np.str_),
         given=tensors["given"],
         outputs=outputs,
-        changes=frame["changes"].to_numpy(),
+        changes=table["changes"].to_numpy(),
         spread=tensors.get("spread"),
         sizes=tensors.get("sizes"),
     )

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from l2i.own.prepare import Column, ImageInputs, TableInputs
+from l2i.config import built
+from l2i.errors import InputError
+from l2i.own.prepare import ImageInputs, TableInputs
 from l2i.own.prepare_text import TextInputs
 
 AnyInputs = TableInputs | ImageInputs | TextInputs
+KINDS = {"table": TableInputs, "images": ImageInputs, "text": TextInputs}
 
 
 def inputs_of(plain: dict[str, Any]) -> AnyInputs:
-    """What `to_json` wrote."""
-    if plain["kind"] == "table":
-        return TableInputs(columns=tuple(Column(**_tuples(column)) for column in plain["columns"]))
-    if plain["kind"] == "text":
-        return TextInputs.from_json(plain)
-    return ImageInputs(**_tuples({name: value for name, value in plain.items() if name != "kind"}))
-
-
-def _tuples(plain: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    """What `to_json` wrote; an InputError where it is something else."""
+    fields = {name: value for name, value in plain.items() if name != "kind"}
+    try:
+        return cast(AnyInputs, built(KINDS[plain["kind"]], fields, "inputs."))
+    except (KeyError, TypeError, RecursionError):
+        raise InputError(
+            "fit.json does not say how to read inputs; restore it, or fit again in another --out"
+        ) from None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from l2i.data.folders import FORMATS, MAX_PIXELS, rgb, square
+from l2i.data.folders import TooLarge, alone, opened, rgb, square
 from l2i.errors import InputError
 from l2i.own.reading import counted
 
@@ -104,28 +104,29 @@ def _decoded(paths: Sequence[str], frame: Frame, told: Told | None) -> tuple[NDA
 def head(path: str) -> Head | str:
     """Size and colours of an image, or what is wrong with it."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                return f"{image.width} × {image.height} pixels, more than {MAX_PIXELS:,}"
+        with opened(path) as image:
             return Head(image.width, image.height, image.mode[0] in "1LI")
     except FileNotFoundError:
         return "missing"
+    except UnidentifiedImageError:
+        return "no image"
+    except TooLarge as error:
+        return str(error)
     except Exception as error:  # decoders fail in a dozen ways, and each is the file's
-        return "no image" if isinstance(error, UnidentifiedImageError) else type(error).__name__
+        return f"damaged: {error}"[:80]
 
 
 def decoded(path: str, frame: Frame) -> NDArray[np.uint8] | str:  # [C, S, S]
     """The image in its frame, or what is wrong with it."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:  # asked again: the file may be another by now
-                return f"more than {MAX_PIXELS:,} pixels"
+        with opened(path) as image:  # its size is asked again: the file may be another by now
             image.draft(None, (2 * frame.side, 2 * frame.side))  # a JPEG far too large is decoded at a half or less
-            plain = rgb(_eight_bits(image)).convert("RGB" if frame.channels == 3 else "L")
-            if frame.whole:
-                plain = plain.resize((frame.side, frame.side), Image.Resampling.BICUBIC)
-            else:
-                plain = square(plain, frame.side)
+            with alone(image):
+                plain = rgb(_eight_bits(image)).convert("RGB" if frame.channels == 3 else "L")
+                if frame.whole:
+                    plain = plain.resize((frame.side, frame.side), Image.Resampling.BICUBIC)
+                else:
+                    plain = square(plain, frame.side)
             return np.atleast_3d(np.asarray(plain)).transpose(2, 0, 1)
     except Exception as error:  # decoders fail in a dozen ways, and each is the file's
         return "missing" if isinstance(error, FileNotFoundError) else f"damaged: {error}"[:80]

@@ -75,11 +75,6 @@ class TextInputs:
     def to_json(self) -> dict[str, Any]:
         return {"kind": "text", **asdict(self)}
 
-    @staticmethod
-    def from_json(plain: dict[str, Any]) -> TextInputs:
-        fields = {name: value for name, value in plain.items() if name != "kind"}
-        return TextInputs(**{**fields, "names": tuple(fields["names"])})
-
     def stored(self, fit: Path) -> TextInputs:
         """With the tokenizer that a fit holds itself."""
         return replace(self, weights=stored_encoder(fit))

@@ -8,6 +8,7 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from l2i.data.folders import SUFFIXES, entries
+from l2i.data.limits import leads_within
 from l2i.errors import InputError
 from l2i.own.prepare import words
 from l2i.own.reading import counted, few
@@ -129,6 +130,6 @@ def _inside(folder: Path, name: str, where: str) -> str:
     if parts.drive or ".." in parts.parts or "\0" in name:
         raise InputError(f"{where}: '{name[:80]}' leads out of {folder}; give paths within it")
     path = Path(name) if Path(name).is_absolute() else folder.joinpath(*parts.parts)
-    if not path.resolve().is_relative_to(folder):
+    if not leads_within(path, folder):
         raise InputError(f"{where}: '{name[:80]}' leads out of {folder}; put the image into it")
     return str(path)

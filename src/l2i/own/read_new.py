@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from l2i.data.limits import plain_file
 from l2i.errors import InputError
 from l2i.own.kinds import as_kind, blank_texts
 from l2i.own.pictures import Frame, Told, checked_memory, read_pictures
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Layout = Literal["table", "folder", "paths", "arrays"]
+KINDS = {"layout": str, "encoding": str, "separator": str, "id": str | None, "image": str | None}
+FRAME = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}  # of images
+DTYPES = ("uint8", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +46,10 @@ def read_new(
     path: str, options: dict[str, Any], columns: TableInputs | TextInputs | None, told: Told | None = None
 ) -> NewData:
     """Data of the layout that the model was fitted to: `options` are Source.options, `columns` a table's inputs."""
+    _check(options, images=columns is None)
     try:
         place = existing(path)
-        if options["layout"] == "table":
-            assert columns is not None
+        if columns is not None:
             return _table(place, options, columns)
         return _arrays(place, options) if options["layout"] == "arrays" else _files(place, options, told)
     except OSError as error:
@@ -54,12 +58,25 @@ def read_new(
         raise InputError(one_line(str(error))) from None
 
 
+def _check(options: dict[str, Any], *, images: bool) -> None:
+    """That a fit says how to read what it has learned to; a stranger's may say anything."""
+    kinds = KINDS | (FRAME if images else {})
+    wrong = next((name for name, kind in kinds.items() if not isinstance(options.get(name, ()), kind)), None)
+    layouts = ("folder", "paths", "arrays") if images else ("table",)
+    if wrong is None and options["layout"] not in layouts:
+        wrong = "layout"
+    if wrong is None and images and not (options["side"] > 0 < options["channels"] and options["dtype"] in DTYPES):
+        wrong = "frame"
+    if wrong is not None:
+        raise InputError(f"fit.json does not say the {wrong} of its data; restore it, or fit again in another --out")
+
+
 def existing(path: str) -> Path:
     """The path, if something is there."""
     place = Path(path).expanduser()
     if not place.exists():
         raise InputError(f"there is no file or folder {path}; check the path")
-    return place
+    return place if place.is_dir() else plain_file(place)
 
 
 def unreadable_path(error: OSError, path: str) -> InputError:

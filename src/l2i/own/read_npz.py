@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from l2i.data.arrays import read_arrays
+from l2i.data.limits import check_columns, check_memory
 from l2i.errors import InputError
 from l2i.own.pictures import Frame, checked_memory
 from l2i.own.read_targets import Task
+from l2i.own.reading import cut
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,9 +34,9 @@ class Arrays(NamedTuple):
 def read_npz(path: Path, *, labelled: bool) -> Arrays:
     """x, checked, and y where it is asked for."""
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            names = list(file.files)
-            arrays = {name: file[name] for name in ("x", "y") if name in names and (labelled or name == "x")}
+        arrays, names = read_arrays(path, ("x", "y") if labelled else ("x",))
+    except InputError:
+        raise
     except Exception as error:  # a damaged file fails in many ways, all meaning the same
         raise InputError(
             f"{path} is damaged, or no .npz of plain arrays ({type(error).__name__}); write it with numpy.savez, x and "
@@ -40,22 +44,31 @@ def read_npz(path: Path, *, labelled: bool) -> Arrays:
         ) from None
     for name in ("x", "y") if labelled else ("x",):
         if name not in arrays:
-            raise InputError(f"{path} has no array {name}, only {', '.join(names) or 'nothing'}; write it as {name}=")
+            raise InputError(f"{path} has no array {name}, only {cut(names) or 'nothing'}; write it as {name}=")
     x, y = arrays["x"], arrays.get("y")
     if x.dtype.kind not in "fiub" or x.ndim not in (2, 3, 4) or not x.size:
         raise InputError(
             f"{path}: x is {x.dtype} {list(x.shape)}; write numbers as [N, columns], [N, H, W] or [N, C, H, W]"
         )
+    if x.ndim == 2:
+        check_columns(path, x.shape[1])
+        check_memory(path, 8 * x.size, "give fewer rows or columns")  # a table's numbers have 8 bytes
     if y is not None and (not y.ndim or len(y) != len(x)):
         raise InputError(f"{path}: x has {len(x):,} rows but y is {list(y.shape)}; give y a value for each row of x")
     return Arrays(x, y)
+
+
+def _values(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Numbers of another type; those too large for it become infinities, which are refused later on."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(dtype, copy=False)
 
 
 def as_table(x: NDArray[Any]) -> pd.DataFrame:
     """Columns x0, x1, … of numbers."""
     import pandas as pd
 
-    return pd.DataFrame(x.astype(np.float64), columns=[f"x{i}" for i in range(x.shape[1])])
+    return pd.DataFrame(_values(x, "float64"), columns=[f"x{i}" for i in range(x.shape[1])])
 
 
 def npz_targets(y: NDArray[Any], task: Task, path: Path) -> tuple[pd.DataFrame, Task]:
@@ -63,7 +76,7 @@ def npz_targets(y: NDArray[Any], task: Task, path: Path) -> tuple[pd.DataFrame, 
     import pandas as pd
 
     if y.dtype.kind == "f" and y.ndim <= 3:  # [N, P, 2] are points
-        flat = y.reshape(len(y), -1).astype(np.float64)
+        flat = _values(y.reshape(len(y), -1), "float64")
         names = ["y"] if flat.shape[1] == 1 else [f"y{i}" for i in range(flat.shape[1])]
         return pd.DataFrame(flat, columns=names), "regression" if task == "auto" else task
     if y.dtype.kind not in "iubUS" or y.size != len(y):
@@ -79,10 +92,18 @@ def npz_targets(y: NDArray[Any], task: Task, path: Path) -> tuple[pd.DataFrame, 
 def _class_words(y: NDArray[Any], path: Path) -> list[str | None]:
     if y.dtype.kind == "i" and y.min() < -1:
         raise InputError(f"{path}: y holds {y.min()}; number classes from 0, with -1 for unlabelled rows")
+    if y.dtype.kind == "U" and not _is_text(y):
+        raise InputError(f"{path}: y holds what are no characters; write it again, or number the classes")
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8", "replace")
     blank = "" if y.dtype.kind == "U" else "-1"
     return [None if str(label) == blank else str(label) for label in y.tolist()]
+
+
+def _is_text(words: NDArray[Any]) -> bool:
+    """Whether all that a file gives as characters are some, and none is half of one."""
+    codes = np.ascontiguousarray(words).view(f"{words.dtype.byteorder}u4")
+    return not ((codes > sys.maxunicode) | ((codes >= 0xD800) & (codes < 0xE000))).any()
 
 
 def channels_first(x: NDArray[Any], path: Path) -> NDArray[Any]:  # [N, C, H, W]
@@ -106,7 +127,7 @@ def as_images(x: NDArray[Any], path: Path, dtype: str | None = None) -> NDArray[
     if dtype is not None and dtype != found and (dtype == "uint8" or x.dtype == np.uint8):
         other = "grey levels 0 to 255" if dtype == "uint8" else "numbers other than 8-bit grey levels"
         raise InputError(f"{path}: x is {x.dtype}, but the model was trained on {other}; write x alike")
-    images = np.asarray(channels_first(x, path), dtype=dtype or found)
+    images = _values(channels_first(x, path), dtype or found)
     wrong = ~np.isfinite(images).all(axis=(1, 2, 3))
     if wrong.any():
         raise InputError(f"{path}: the image in row {int(wrong.argmax()) + 1} of x holds NaN or infinity; mend it")

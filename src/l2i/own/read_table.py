@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from l2i.data.limits import check_columns, on_disk, plain_file
+from l2i.data.paraphrases import long_fields
 from l2i.errors import InputError
-from l2i.own.reading import ReadOptions, few
+from l2i.own.read_parquet import parquet_frame
+from l2i.own.reading import BLANKS, ReadOptions, few
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
-BLANKS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "?")  # cells that hold nothing
+MOST_CELLS = 20_000_000  # of a table with short lines; one of whole lines has at most a cell a byte
+MOST_LINE = 2**26  # characters of a header
+WIDE = 1000  # columns from which on pandas is faster with all lines at once
 SEPARATORS = (",", ";", "\t", "|")
-PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # the columns in which pandas keeps the names of rows
 TOO_WIDE = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
@@ -31,9 +36,9 @@ class Raw(NamedTuple):
 
 def read_table(path: Path, *, encoding: str, separator: str) -> Raw:
     """All rows and columns of a file that has both."""
-    if not path.stat().st_size:
+    if not plain_file(path).stat().st_size:
         raise InputError(f"{path} is empty; give a table with a header and rows")
-    raw = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path, encoding, separator)
+    raw = Raw(*parquet_frame(path)) if path.suffix.lower() == ".parquet" else _csv(path, encoding, separator)
     if not len(raw.frame):
         raise InputError(f"{path} has a header and no rows; give a table with rows")
     return raw
@@ -46,14 +51,16 @@ def _csv(path: Path, encoding: str, separator: str) -> Raw:
     try:
         between = chosen_separator(path, used, separator)
         names = _header(path, used, between)
-        frame = pd.read_csv(
-            path, sep=between, encoding=used, dtype=str, na_filter=False, skip_blank_lines=len(names) > 1
-        )
+        _check_rows(path, used, between, len(names))
+        options = {"compression": None, "low_memory": len(names) < WIDE, "skip_blank_lines": len(names) > 1}
+        frame = pd.read_csv(path, sep=between, encoding=used, dtype=str, na_filter=False, **options)
     except UnicodeError:
         wanted = "UTF-8" if used == "utf-8-sig" else used
         raise InputError(f"{path} is not {wanted}; give --encoding latin-1, or save it as UTF-8") from None
     except LookupError:
         raise InputError(f"there is no encoding '{encoding}'; give --encoding utf-8 or latin-1") from None
+    except InputError:
+        raise
     except (ValueError, csv.Error) as error:  # pandas' errors are ValueErrors
         raise _unparsed(path, str(error)) from None
     if not isinstance(frame.index, pd.RangeIndex):  # pandas takes a cell more in the first row for names of rows
@@ -62,6 +69,21 @@ def _csv(path: Path, encoding: str, separator: str) -> Raw:
     cells, notes = _cells(frame, decimal_comma=between != ",")
     said = [] if between == "," else [f"cells are separated by {'tabs' if between == chr(9) else repr(between)}"]
     return Raw(cells, (*said, *notes))
+
+
+def _check_rows(path: Path, encoding: str, separator: str, columns: int) -> None:
+    """That lines of a byte are not filled up to a wide header: a table of whole lines has at most a cell a byte."""
+    most = max(MOST_CELLS, on_disk(path)) // columns  # rows
+    with path.open(encoding=encoding, newline="") as file:
+        ends = sum(part.count("\n") + part.count("\r") for part in iter(partial(file.read, 2**20), ""))
+    if ends <= most:
+        return
+    with path.open(encoding=encoding, newline="") as file, long_fields():  # lines within quotes are none
+        rows = sum(1 for row in csv.reader(file, delimiter=separator) if row)
+    if rows > most:
+        raise InputError(
+            f"{path} has {columns:,} columns and many of its {rows:,} rows have fewer cells; mend the header, or them"
+        )
 
 
 def _unparsed(path: Path, message: str) -> InputError:
@@ -93,16 +115,25 @@ def chosen_separator(path: Path, encoding: str, separator: str) -> str:
             raise InputError(f"--separator {separator!r} is not a single character; give one, or 'tab' or 'auto'")
         return given
     with path.open(encoding=encoding, newline="") as file:
-        line = re.sub(r'"[^"]*"', "", next((line for line in file if line.strip()), ""))
+        line = re.sub(r'"[^"]*"', "", next((line for line in short_lines(path, file) if line.strip()), ""))
     return max(SEPARATORS, key=line.count)  # the first of equals, so a comma where there is none
+
+
+def short_lines(path: Path, file: TextIO) -> Iterator[str]:
+    """The lines of a file, none of them longer than a header of all columns there may be."""
+    while line := file.readline(MOST_LINE):
+        if len(line) == MOST_LINE:
+            raise InputError(f"{path} begins with a line of {MOST_LINE:,} characters or more; mend it")
+        yield line
 
 
 def _header(path: Path, encoding: str, separator: str) -> list[str]:
     with path.open(encoding=encoding, newline="") as file:
-        filled = (row for row in csv.reader(file, delimiter=separator) if any(cell.strip() for cell in row))
-        names = [name.strip() for name in next(filled, [])]
+        rows = csv.reader(short_lines(path, file), delimiter=separator)
+        names = [name.strip() for name in next((row for row in rows if any(cell.strip() for cell in row)), [])]
     if not names:
         raise InputError(f"{path} is empty; give a table with a header and rows")
+    check_columns(path, len(names))
     _unique(path, [name for name in names if name])
     return names
 
@@ -140,49 +171,6 @@ def _cells(frame: pd.DataFrame, *, decimal_comma: bool) -> tuple[pd.DataFrame, l
 def _has_decimal_commas(cells: pd.Series) -> bool:
     there = cells.dropna()
     return bool(there.str.fullmatch(r"[+-]?\d+(,\d+)?").all() and there.str.contains(",", regex=False).any())
-
-
-def _parquet(path: Path) -> Raw:
-    import pandas as pd
-    import pyarrow.parquet as pq
-
-    try:
-        with path.open("rb") as file:
-            table = pq.read_table(file)
-    except Exception as error:  # a damaged file fails in many ways, all meaning the same
-        raise InputError(f"{path} is damaged, or no Parquet file ({type(error).__name__}); write it again") from None
-    _unique(path, table.column_names)
-    index = [name for name in table.column_names if PANDAS_INDEX.fullmatch(name)]
-    columns = {name: _arrow_cells(table[name], str(name)) for name in table.column_names if name not in index}
-    nested = [name for name, cells in columns.items() if cells is None]
-    notes = [f"left out, as the row names that pandas wrote: {few(index)}"] if index else []
-    notes += [f"left out, as their cells are neither words nor numbers: {few(nested)}"] if nested else []
-    kept = {name: cells for name, cells in columns.items() if cells is not None}
-    return Raw(pd.DataFrame(kept, index=pd.RangeIndex(table.num_rows)), tuple(notes))
-
-
-def _arrow_cells(column: Any, name: str) -> pd.Series | None:
-    """A Parquet column as strings or numbers; None for lists, structures and bytes."""
-    import pandas as pd
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _arrow_cells(column.cast(kind.value_type), name)
-    if pa.types.is_integer(kind):
-        return pd.Series(pd.array(column.to_pylist(), dtype="UInt64" if kind == pa.uint64() else "Int64"), name=name)
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return pd.Series(column.cast(pa.float64()).to_pandas(), name=name)
-    if pa.types.is_boolean(kind):
-        words = [None if value is None else str(value) for value in column.to_pylist()]
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_temporal(kind):
-        words = column.cast(pa.string()).to_pylist()
-    elif pa.types.is_null(kind):
-        words = [None] * len(column)
-    else:
-        return None
-    cells = pd.Series(words, dtype=object, name=name).str.strip()
-    return cells.mask(cells.isin(BLANKS))
 
 
 def checked_columns(options: ReadOptions, columns: Sequence[str], path: Path) -> None:

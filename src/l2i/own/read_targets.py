@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Task = Literal["auto", "classification", "regression"]
 MOST_CLASSES = 10_000
 MANY_VALUES = 20  # different numbers, above which they are no classes
-INTEGER = re.compile(r"[+-]?\d+")
+INTEGER = re.compile(r"[+-]?\d{1,300}")  # of more digits Python makes no number
 NO_BLANKS = "no unlabelled rows: only the supervised model will be trained"
 
 

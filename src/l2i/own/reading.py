@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SHOWN = 8  # names, which a message can hold
+BLANKS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "?")  # cells that hold nothing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,5 +161,5 @@ def _config(path: Path) -> str | None:
         return None
     try:
         return json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=2, ensure_ascii=False)
-    except ValueError:
+    except (OSError, ValueError, RecursionError):
         raise InputError(f"{path} is damaged; restore it") from None

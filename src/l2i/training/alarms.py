@@ -18,6 +18,7 @@ SETTLED, STEPS = 0.2, 100  # of the run, and at least so many steps, before whic
 WINDOW = 0.1  # of the run, over which a mask is judged: at the end evaluations lie few steps apart
 SAME = 0.001  # share of samples given another class than the most frequent, under which outputs are constant
 FLAT = 0.01  # the same for regression: spread of the outputs / spread of the targets
+ROUNDING = 1e-6  # of a target, under which it does not vary
 OTHERS = 5  # samples of other classes than the most frequent that it takes to say so
 CLOSED = 0.001  # share of imputed labels that count, under which the mask lets nothing through
 OPEN = 0.1  # the same, from which one class alone is no beginning
@@ -32,9 +33,10 @@ def spread_of(task: Task, outputs: Tensor, y: Tensor) -> float:
     """
     if task.kind == "classification":
         return 1 - float(outputs.argmax(dim=1).bincount(minlength=task.outputs).max()) / len(outputs)
-    wanted = task.encode(y).double().std(dim=0, correction=0)
-    found = outputs.double().std(dim=0, correction=0)
-    return float((found / wanted)[wanted > 0].max()) if bool((wanted > 0).any()) else 1.0
+    truth = task.encode(y).double()
+    wanted, found = truth.std(dim=0, correction=0), outputs.double().std(dim=0, correction=0)
+    vary = wanted > ROUNDING * truth.abs().amax(dim=0)
+    return float((found / wanted)[vary].max()) if bool(vary.any()) else 1.0
 
 
 def watched(splits: Splits) -> str | None:

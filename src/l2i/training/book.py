@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from l2i.batch import Params
-from l2i.training.checkpoint import save_checkpoint
 from l2i.training.evaluate import best_step, curve
 from l2i.training.folder import BEST
 from l2i.training.log import Events, Metrics, Row
@@ -44,8 +43,7 @@ class Book(Blank):
     """Goes on at a step, with so many bytes of metrics that belong to it."""
 
     def __init__(self, folder: Path, *, step: int, size: int, keep: int) -> None:
-        self.folder = folder
-        self.saver = Saver(folder / "checkpoints", keep=keep)
+        self.folder, self.keep, self.saver = folder, keep, Saver()
         self.metrics, self.events = Metrics(folder, size=size), Events(folder, step=step)
         self.rows = self.metrics.rows
 
@@ -58,12 +56,13 @@ class Book(Blank):
         """Early stopping: the averaged model with the best validation figure so far is what stays of a run."""
         if best_step(curve(self.rows, "validation")) == step:
             named = {f"teacher.{name}": tensor for name, tensor in teacher().items()}
-            save_checkpoint(self.folder / BEST, step, named, {"step": step})
+            self.saver.save(self.folder / BEST, step, named, {"step": step})
 
     def save(self, step: int, state: Params, meta: dict[str, Any]) -> None:
         """Begin to write a checkpoint, which counts on the metrics so far."""
         self.events.flush()
-        self.saver.save(step, state, {**meta, "metrics_size": self.metrics.size()}, first=self.metrics.sync)
+        meta = {**meta, "metrics_size": self.metrics.size()}
+        self.saver.save(self.folder / "checkpoints", step, state, meta, keep=self.keep, first=self.metrics.sync)
 
     def check(self) -> None:
         """Raise what went wrong with the last checkpoint, where that is known by now."""

@@ -31,17 +31,18 @@ def room(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise NoRoom(
-            f"no room is left on the disk of {folder} ({error.strerror}); the last checkpoint is whole: "
-            "free some space, and the same command goes on from there"
-        ) from None
+        there = bool(checkpoints(folder / "checkpoints"))
+        whole = "the last checkpoint is whole: free some space, and the same command goes on from there"
+        told = whole if there else "free some space, or give another --out"
+        raise NoRoom(f"no room is left on the disk of {error.filename or folder} ({error.strerror}); {told}") from None
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     """Write `content` so that a reader, or a crash, sees all of it or nothing."""
     partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("wb") as file:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:  # anew: one that is there already may be a link
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -106,7 +107,13 @@ def load_checkpoint(path: Path) -> tuple[Params, dict[str, Any]] | None:
         if written["digest"] != digest(tensors, written["json"]):
             return None
         meta: dict[str, Any] = json.loads(written["json"])
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError, RecursionError):
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EIO):  # gone, or on a bad place of the disk
+            return None
+        raise InputError(f"{path} cannot be read ({error.strerror}); see to it, and try again") from None
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
+        if "memory" in str(error):
+            raise
         return None
     return (tensors, meta) if sound(meta) else None
 
@@ -118,18 +125,22 @@ def sound(meta: object) -> bool:
     return all(type(meta[name]) in kinds and 0 <= meta[name] < 2**53 for name, kinds in NUMBERS.items() if name in meta)
 
 
-def newest_whole(folder: Path, told: Callable[[str], None] = lambda line: None) -> tuple[Params, dict[str, Any]]:
-    """The newest checkpoint that can be read, where `told` hears of those that cannot; raises where none can."""
+def newest_whole(folder: Path, told: Callable[[str], None] | None = None) -> tuple[Params, dict[str, Any]]:
+    """The newest checkpoint that is whole; raises where none is.
+
+    `told` hears of damaged ones, which are then put aside: it is for the process whose run it is.
+    """
     damaged: list[Path] = []
     for path in reversed(checkpoints(folder)):
         loaded = load_checkpoint(path)
-        if loaded is not None:
+        if loaded is None:
+            damaged.append(path)
+            continue
+        if told is not None:
             for bad in damaged:
                 told(f"{bad} is damaged; going on from the one before it, of step {loaded[1]['step']:,}")
-                with suppress(OSError):  # a folder that can only be read
-                    bad.replace(bad.with_suffix(".damaged"))  # no longer one of those kept
-            return loaded
-        damaged.append(path)
+                bad.replace(bad.with_suffix(".damaged"))  # no longer one of those kept
+        return loaded
     raise InputError(
         f"no whole checkpoint is left in {folder}; train in another --out, or remove the run folder to start again"
     )

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from l2i.config import Run, from_json, to_json
+from l2i.data.limits import check_tree
 from l2i.data.split import Splits
 from l2i.errors import InputError
 from l2i.training.checkpoint import write_whole
@@ -87,6 +88,7 @@ def read_run(folder: Path) -> Run:
         raise InputError(f"{folder} is the folder of a fit, not of a run; 'l2i report {folder}' tells of it")
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder (it has no config.json); give another")
+    check_tree(folder)
     try:
         return from_json(dict(**json.loads(path.read_text(encoding="utf-8"))))  # a TypeError where it is no JSON object
     except InputError:
@@ -119,6 +121,7 @@ def held(folder: Path) -> Iterator[None]:
     """The folder, made where it is not there, for this process alone."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        check_tree(folder)
         lock = (folder / LOCK).open("w")
     except OSError as error:
         raise InputError(f"{folder} cannot be a run folder ({error.strerror}); give another --out") from None
@@ -145,10 +148,10 @@ def check(folder: Path, run: Run) -> None:
 
 def match(folder: Path, there: dict[str, Any], run: Run) -> None:
     """That a configuration found in the folder is this run's."""
-    differences = _differences(there, to_json(run))
-    if differences:
+    found = differences(there, to_json(run))
+    if found:
         raise InputError(
-            f"{folder} holds a run of another configuration ({'; '.join(differences[:4])}); "
+            f"{folder} holds a run of another configuration ({'; '.join(found[:4])}); "
             "give another --out, or remove the folder"
         )
 
@@ -181,12 +184,13 @@ def claim(folder: Path, run: Run) -> None:
         write_whole(folder / "config.json", (json.dumps(to_json(run), indent=2) + "\n").encode())
 
 
-def _differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> list[str]:
+def differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> list[str]:
+    """The fields that decide what a run comes to, and that two configurations have not alike."""
     found: list[str] = []
     for name in sorted(there.keys() | here.keys()):
         old, new = there.get(name), here.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += _differences(old, new, f"{path}{name}.")
+            found += differences(old, new, f"{path}{name}.")
         elif (
             path + name not in ELSEWHERE
             and old != new

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from l2i.config import from_json, to_json
 from l2i.data.leaks import leaks
-from l2i.errors import NonFiniteCost, Stopped
+from l2i.errors import InputError, NonFiniteCost, Stopped
 from l2i.training import folder as folders
 from l2i.training.alarms import alarms, spread_of, watched
 from l2i.training.book import Blank, Book
@@ -27,6 +27,7 @@ from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
 
 Watch = Callable[[Trainer, int], None]
+ABOUT = {"config", "seconds", "metrics_size"}  # what a checkpoint that a run can go on from says of it
 MEASURED = ("c_t", "c_u", "c_h", "gradient", "outer_ratio", "outer_ratio_raw", "mask", "top_class")  # in the steps
 
 
@@ -59,15 +60,21 @@ class Training:
         The process that writes is the one that reads: the others hear from it.
         """
         found = b""
+        for place in (self.saved, self.folder / folders.BEST) if self.ranks.writes else ():
+            for left in place.glob("*.partial"):  # by one that was killed while it wrote
+                left.unlink(missing_ok=True)
         if self.ranks.writes and (checkpoints(self.saved) or (self.folder / "metrics.jsonl").exists()):
             tensors, meta = newest_whole(self.saved, self.notes.append)
+            if ABOUT - meta.keys():
+                raise InputError(f"the newest checkpoint in {self.saved} is of no run; train in another --out")
             folders.match(self.saved, to_json(from_json(meta["config"])), self.run)
             folders.same_data(self.folder, meta, self.trainer.splits, given=self.trainer.given)
             found = packed(tensors, meta)
         found = self.ranks.told(found)
         if not found:
             if self.ranks.writes:
-                save_checkpoint(self.saved, 0, self.trainer.state(), {**self.about(0), "metrics_size": 0})
+                about = {**self.about(0), "metrics_size": 0}
+                save_checkpoint(self.saved, 0, self.trainer.state(), about, keep=self.run.keep)
             return 0
         tensors, meta = unpacked(found)
         self.trainer.load(tensors)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from l2i.config import Run
+from l2i.config import Run, from_json, to_json
 from l2i.data.split import Splits
 from l2i.errors import InputError
 from l2i.ranks import Ranks, joined
@@ -62,12 +62,13 @@ def begun(
     validate(run)
     run, folder = placed(run), folders.folder_of(run)
     with room(folder), joined(run.device) as ranks, cpu_threads(run.threads):
+        same_settings(run, ranks)
         done = done_before(run, folder, ranks, splits)
         if done is not None:
             yield done
             return
         trainer = Trainer(run, splits=splits, model=model)  # wrong input is found here, before anything is written
-        same_everywhere(trainer)
+        same_data(trainer)
         devices = [trainer.device] if trainer.device.type == "cuda" else []
         with ExitStack() as stack:
             stack.enter_context(closing(trainer))
@@ -92,7 +93,15 @@ def done_before(run: Run, folder: Path, ranks: Ranks, splits: Splits | None) -> 
     return Result(**json.loads(said)) if said else None
 
 
-def same_everywhere(trainer: Trainer) -> None:
+def same_settings(run: Run, ranks: Ranks) -> None:
+    """That all processes were given the same run: each has its own command line."""
+    theirs = from_json(json.loads(ranks.told(json.dumps(to_json(run)).encode())))
+    found = folders.differences(to_json(theirs), to_json(run))
+    if found:
+        raise InputError(f"process {ranks.index} has other settings than process 0 ({'; '.join(found[:4])})")
+
+
+def same_data(trainer: Trainer) -> None:
     """That all processes have the same samples: each reads its own machine's."""
     mine = trainer.splits.fingerprint()
     if trainer.ranks.told(mine.encode()) != mine.encode():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,54 +13,65 @@ import torch
 
 from l2i.batch import Params
 from l2i.errors import NonFiniteCost
-from l2i.training.checkpoint import save_checkpoint
+from l2i.training.checkpoint import KEEP, save_checkpoint
 from l2i.training.meter import check_finite
+
+Task = Callable[[], None]
+
+
+def nothing() -> None:
+    """Nothing is to be done first."""
 
 
 class Saver:
-    """One checkpoint at a time. What goes wrong with one is raised when it is next spoken of."""
+    """Writes one after another, in order. What goes wrong with one is raised when they are next spoken of."""
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="l2i checkpoints")
-        self.under_way: Future[None] | None = None
+        self.under_way: deque[Future[None]] = deque()
 
-    def save(self, step: int, tensors: Params, meta: dict[str, Any], *, first: Callable[[], None]) -> None:
-        """Save the state as it is now, after what is to be on disk `first`; waits for the checkpoint before alone."""
-        self.wait()
-        copies = {name: t.detach().clone() for name, t in tensors.items() if not t.is_cuda}
-        copies |= fetched({name: t.detach() for name, t in tensors.items() if t.is_cuda})
-        there = torch.cuda.Event() if any(t.is_cuda for t in tensors.values()) else None
-        if there is not None:
-            there.record()
-        self.under_way = self.thread.submit(self.written, step, copies, there, meta, first)
-
-    def written(
-        self, step: int, copies: Params, there: torch.cuda.Event | None, meta: dict[str, Any], first: Callable[[], None]
+    def save(
+        self, folder: Path, step: int, tensors: Params, meta: dict[str, Any], *, keep: int = KEEP, first: Task = nothing
     ) -> None:
-        """Write a state that is known to be good."""
-        if there is not None:
-            there.synchronize()
-        check_finite(copies["meter.first_bad"])
-        for name, tensor in copies.items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
-        first()
-        save_checkpoint(self.folder, step, copies, meta, keep=self.keep)
+        """Save the tensors as they are now, after what is to be on disk `first`; waits for the one before the last."""
+        while len(self.under_way) > 1:
+            self.under_way.popleft().result()
+        device = next((t.device for t in tensors.values() if t.is_cuda), None)
+        with nullcontext() if device is None else torch.cuda.device(device):
+            copies = {name: t.detach().clone() for name, t in tensors.items() if not t.is_cuda}
+            copies |= fetched({name: t.detach() for name, t in tensors.items() if t.is_cuda})
+            there = None if device is None else torch.cuda.current_stream().record_event()
+
+        def write() -> None:
+            if there is not None:
+                there.synchronize()
+            check_good(step, copies)
+            first()
+            save_checkpoint(folder, step, copies, meta, keep=keep)
+
+        self.under_way.append(self.thread.submit(write))
 
     def check(self) -> None:
         """Raise what went wrong, where that is known by now."""
-        if self.under_way is not None and self.under_way.done():
-            self.wait()
+        while self.under_way and self.under_way[0].done():
+            self.under_way.popleft().result()
 
     def wait(self) -> None:
-        """Until the last checkpoint is whole, and on disk."""
-        pending, self.under_way = self.under_way, None
-        if pending is not None:
-            pending.result()
+        """Until all is whole, and on disk."""
+        while self.under_way:
+            self.under_way.popleft().result()
 
     def close(self) -> None:
         self.thread.shutdown()
+
+
+def check_good(step: int, copies: Params) -> None:
+    """Raise where a state holds what is no number."""
+    if "meter.first_bad" in copies:
+        check_finite(copies["meter.first_bad"])
+    for name, tensor in copies.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
 
 
 def fetched(tensors: Params) -> Params:

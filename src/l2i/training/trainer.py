@@ -52,6 +52,7 @@ class Trainer:
         self.task = make_task(self.splits, run.method)
         model = build_model(run, self.splits, self.task) if model is None else model
         self.model = prepared(model, self.device, dtype)
+        self.ranks.level(self.model.state_dict().values())
         self.teacher = Teacher(self.model)
         self.network = self.at_precision(self.model)
         self.flat, self.params = Flat(dict(self.network.named_parameters())), trainable(self.network)
@@ -170,8 +171,10 @@ class Trainer:
         return self.splits.described(but=("holdout",) if joint else ()) + drawn + cut
 
     def close(self) -> None:
-        """Let go of what draws the batches."""
+        """Let go of what draws the batches, and of recorded steps: those that send messages hold on to their group."""
         self.loader.close()
+        if self.recorder is not None:
+            self.recorder.graphs.clear()
 
     def figures(self, told: Callable[[int], None] = lambda count: None) -> dict[str, dict[str, float]]:
         """The averaged model's figures on the validation and test samples, where there are any."""

@@ -1,0 +1,65 @@
+"""What files of a stranger may do to the machine: be plain files within their folder, and unpack to a bounded size."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from l2i.errors import InputError
+
+GIB = 2**30
+LEAST = GIB  # bytes in memory that any file may come to, however small it is on disk
+TIMES = 20  # or so many times its size on disk, where that is more
+MOST_COLUMNS = 100_000
+
+
+def plain_file(path: Path, root: Path | None = None) -> Path:
+    """The path, where it is a regular file that no link leads out of `root`; pipes block, and devices have no end."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); see that it is there and readable") from None
+    if root is not None and not leads_within(path, root):
+        raise InputError(f"{path} is a link that leads out of {root}; put a copy in its place")
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path} is not a regular file; put one in its place, or take it out")
+    check_memory(path, found.st_size, "it has holes: write it anew")
+    return path
+
+
+def check_tree(folder: Path) -> None:
+    """That a folder which is written to as well has no link that leads out of it, and nothing but files and folders."""
+    for inner, folders, names in os.walk(folder):
+        for path in (Path(inner, name) for name in (*folders, *names)):
+            if path.is_symlink() and not leads_within(path, folder):
+                raise InputError(f"{path} is a link that leads out of {folder}; put a copy in its place")
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise InputError(f"{path} is neither a file nor a folder; remove it")
+
+
+def leads_within(path: str | Path, root: str | Path) -> bool:
+    """Whether a path ends within a folder, through whatever links."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+
+def on_disk(path: Path) -> int:
+    """Bytes that a file takes there: of one with holes, not the holes."""
+    found = path.stat()
+    blocks: int | None = getattr(found, "st_blocks", None)  # which Windows does not tell
+    return found.st_size if blocks is None else min(found.st_size, 512 * blocks)
+
+
+def check_memory(path: Path, needed: int, fix: str) -> None:
+    """That what a file unpacks to is no more than its size on disk accounts for; `fix` says what to do otherwise."""
+    if needed > LEAST and needed > TIMES * on_disk(path):
+        raise InputError(
+            f"{path} would take {needed / GIB:,.1f} GiB of memory, more than 1 GiB and {TIMES} times its size on disk; "
+            f"{fix}"
+        )
+
+
+def check_columns(path: Path, count: int) -> None:
+    """That a table is no wider than tables are."""
+    if count > MOST_COLUMNS:
+        raise InputError(f"{path} has {count:,} columns, more than {MOST_COLUMNS:,}; leave out what is not needed")

@@ -1,0 +1,144 @@
+"""The loaders of what a run or a fit leaves behind."""
+
+import json
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import seeds
+from harmless import Loader, put, way
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from l2i.own.fitted import META, OUTPUTS, ROWS, read_fit
+from l2i.own.imputed import impute
+from l2i.own.inputs import inputs_of
+from l2i.training.checkpoint import digest, load_checkpoint, newest_whole, path_of
+from l2i.training.folder import read_result, read_run
+from l2i.training.load import evaluate_run, load_whole, read_rows
+from l2i.validate import validate
+
+
+def read_config(folder: Path, content: bytes) -> None:
+    validate(read_run(put(folder / "config.json", content).parent))
+
+
+def read_figures(folder: Path, content: bytes) -> None:
+    result = read_result(put(folder / "result.json", content).parent)
+    assert result is not None
+
+
+def read_metrics(folder: Path, content: bytes) -> None:
+    read_rows(put(folder / "metrics.jsonl", content).parent)
+
+
+def read_checkpoint(folder: Path, content: bytes) -> None:
+    path = put(path_of(folder / "checkpoints", 2), content)
+    load_checkpoint(path)
+    newest_whole(path.parent)
+
+
+def read_sealed(folder: Path, content: bytes) -> None:
+    """A checkpoint in its run's folder, with the right checksum whatever it holds: anybody can compute one."""
+    put(path_of(folder / "checkpoints", 2), sealed(content))
+    if way(content, 2):
+        evaluate_run(folder)
+    else:
+        load_whole(folder).trainer.close()
+
+
+def read_meta(folder: Path, content: bytes) -> None:
+    """The same with whole tensors; the content is the rest."""
+    tensors, _ = whole_checkpoint()
+    read_sealed(folder, save(tensors, {"json": content.decode("utf-8", "replace")}))
+
+
+def sealed(content: bytes) -> bytes:
+    """A safetensors file with the checksum of what it holds; other content as it is."""
+    with suppress(SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        tensors = load(content)
+        rest = json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"]["json"]
+        return save(tensors, {"json": rest, "digest": digest(tensors, rest)})
+    return content
+
+
+@cache
+def run_files() -> dict[str, bytes]:
+    """The files of a run of two steps."""
+    with TemporaryDirectory() as folder:
+        run = seeds.trained(Path(folder) / "run")
+        names = ("config.json", "metrics.jsonl", "result.json", "checkpoints/0000000002.safetensors")
+        return {name: (run / name).read_bytes() for name in names}
+
+
+@cache
+def whole_checkpoint() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors and meta of that run."""
+    with TemporaryDirectory() as folder:
+        prepare_run(Path(folder))
+        return newest_whole(Path(folder) / "checkpoints")
+
+
+def prepare_run(folder: Path) -> None:
+    for name, content in run_files().items():
+        put(folder / name, content)
+
+
+def fit_file(name: str) -> Loader:
+    """One of the three files of a fit, then what `impute` and `predict` take from it."""
+
+    def read(folder: Path, content: bytes) -> None:
+        fit = folder / ("numbers" if way(content, 2) else "classes")
+        before = (fit / name).read_bytes()
+        try:
+            fitted, rows = read_fit(put(fit / name, content).parent)
+            impute(fitted, rows)
+            inputs_of(fitted.inputs)
+        finally:
+            (fit / name).write_bytes(before)
+
+    return Loader(read=read, seeds=fit_seeds(name), prepare=fit_folders)
+
+
+def fit_folders(folder: Path) -> None:
+    for kind in ("classes", "numbers"):
+        seeds.fit_folder(folder / kind, numbers=kind == "numbers")
+
+
+def fit_seeds(name: str) -> Callable[[], list[bytes]]:
+    def made() -> list[bytes]:
+        with TemporaryDirectory() as folder:
+            fit_folders(Path(folder))
+            return [(Path(folder) / kind / name).read_bytes() for kind in ("classes", "numbers")]
+
+    return made
+
+
+def file_of_run(name: str) -> Callable[[], list[bytes]]:
+    return lambda: [run_files()[name]]
+
+
+def configs() -> list[bytes]:
+    return [json.dumps(config).encode() for config in seeds.configs()]
+
+
+def metas() -> list[bytes]:
+    return [json.dumps(whole_checkpoint()[1]).encode()]
+
+
+CHECKPOINT = file_of_run("checkpoints/0000000002.safetensors")
+RUNS = {
+    "config": Loader(read=read_config, seeds=configs),
+    "result": Loader(read=read_figures, seeds=file_of_run("result.json")),
+    "metrics": Loader(read=read_metrics, seeds=file_of_run("metrics.jsonl")),
+    "checkpoint": Loader(read=read_checkpoint, seeds=CHECKPOINT),
+    "checkpoint-sealed": Loader(read=read_sealed, seeds=CHECKPOINT, prepare=prepare_run),
+    "checkpoint-meta": Loader(read=read_meta, seeds=metas, prepare=prepare_run),
+    "fit-json": fit_file(META),
+    "fit-rows": fit_file(ROWS),
+    "fit-outputs": fit_file(OUTPUTS),
+}

@@ -1,0 +1,181 @@
+"""Whole files of every kind that is read: what fuzzing starts from."""
+
+import dataclasses
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from formats import python2_pickle
+from l2i import Run, train
+from l2i.config import Data, Optim, replace, to_json
+from l2i.methods import METHODS
+from l2i.models.base import Network
+from l2i.own.fitted import Candidate, Choice, Fitted, Rows, Sample, write_fit
+
+TINY = Run(
+    name="tiny",
+    steps=2,
+    device="cpu",
+    threads=1,
+    eval_every=1,
+    save_every=1,
+    model=Network(name="mlp", width=4, depth=1),
+    data=Data(num_labeled=20, num_validation=10, num_test=10),
+)
+CSV = "age;city;note;kind;size\n20,5;Rome;a word;cat;1\n21;Bonn;\"two; words\";dog;2.5\n;NA;'x';;-3e2\n22;Rome;é;cat;\n"
+COLUMNS: dict[str, pa.Array] = {
+    "kind": pa.array(["cat", "dog", None, "cat"]),
+    "size": pa.array([1.5, 2.0, None, -3.0]),
+    "whole": pa.array([1, 2, 3, None], pa.int64()),
+    "day": pa.array([0, 1, None, 3], pa.timestamp("s", "UTC")),
+    "flag": pa.array([True, None, False, True]),
+    "group": pa.array(["a", "b", "a", None]).dictionary_encode(),
+}
+
+
+def configs() -> list[dict[str, Any]]:
+    """A run of every method, and one with most of its fields set."""
+    full = replace(
+        TINY, out="runs/a", optim=Optim(schedule="step", milestones=(1, 0.5), warmup=0.1), l2i={"eta": 0.1, "head": "h"}
+    )
+    return [json.loads(json.dumps(to_json(run))) for run in (full, *(replace(TINY, method=name) for name in METHODS))]
+
+
+def trained(folder: Path) -> Path:
+    """The folder of a run of two steps."""
+    train(replace(TINY, out=str(folder)), quiet=True)
+    return folder
+
+
+def csvs() -> list[bytes]:
+    table = CSV.encode()
+    return [table, CSV.replace(",", ".").replace(";", ",").encode(), CSV.replace(";", "\t").encode("utf-16")]
+
+
+def parquet(columns: dict[str, pa.Array]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+def npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def arrays() -> list[dict[str, Any]]:
+    """x and y as tables and images, of classes and numbers."""
+    draw = np.random.default_rng(0)
+    return [
+        {"x": draw.normal(size=(4, 3)), "y": np.array([0, 1, -1, 0])},
+        {"x": draw.normal(size=(4, 3)).astype(np.float32), "y": np.array([0.5, 1.0, np.nan, 2.0])},
+        {"x": draw.integers(0, 256, (3, 8, 8), dtype=np.uint8), "y": np.array(["a", "b", ""])},
+        {"x": draw.normal(size=(2, 6, 5, 3)), "y": draw.uniform(0, 5, (2, 2, 2))},
+        {"x": draw.integers(-5, 300, (2, 3, 5, 4)), "y": np.array([b"a", b"b"])},
+    ]
+
+
+def faces() -> dict[str, Any]:
+    points = np.array([[20, 20], [40, 20], [30, 30], [22, 42], [38, 42]], float)
+    x, y = np.zeros((2, 60, 60), np.uint8), np.stack([points, points + 0.5])
+    return {"x_train": x, "y_train": y, "x_test": x[:1], "y_test": y[:1]}
+
+
+def images() -> list[bytes]:
+    """Small pictures of each format and mode that is read."""
+    draw = np.random.default_rng(0)
+    colours = Image.fromarray(draw.integers(0, 256, (9, 12, 3), dtype=np.uint8))
+    deep = Image.fromarray(draw.integers(0, 2**16, (9, 12)).astype(np.uint16))
+    modes = [colours, *(colours.convert(mode) for mode in ("L", "P", "RGBA", "1")), deep]
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    made = [encoded(image, "PNG") for image in modes] + [encoded(modes[2], "PNG", transparency=b"\0\x80")]
+    made += [encoded(colours, "JPEG", exif=exif), encoded(colours.convert("CMYK"), "JPEG")]
+    return made + [encoded(colours, kind) for kind in ("BMP", "GIF", "WEBP")]
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def cifar_fields() -> dict[bytes, Any]:
+    rows = np.random.default_rng(0).integers(0, 256, (2, 3072), dtype=np.uint8)
+    return {b"data": rows, b"fine_labels": [3, 99], b"filenames": [b"a.png", b"b.png"], b"batch_label": b"train"}
+
+
+def pickles() -> list[bytes]:
+    """As Python 2 wrote them, and as Python 3 does."""
+    return [python2_pickle(cifar_fields()), *(pickle.dumps(cifar_fields(), protocol) for protocol in (0, 2, 4))]
+
+
+CANDIDATE = Candidate(
+    name="l2i", title="fixmatch + L2I", validation=10.0, validation_cost=0.5, test=None, steps=5, seconds=1.0
+)
+TABLE: dict[str, Any] = {
+    "kind": "table",
+    "columns": [{"name": "size", "kind": "number", "mean": 0.5, "std": 2.0}, {"name": "city", "kind": "category"}],
+}
+CLASSES = Fitted(
+    source={
+        "kind": "table",
+        "path": "data.csv",
+        "layout": "table",
+        "id": None,
+        "encoding": "utf-8",
+        "separator": "auto",
+    },
+    inputs=TABLE,
+    shape=(1,),
+    classes=("cat", "dog"),
+    targets=("kind",),
+    figure_name="error (%)",
+    meaning="share of rows given a wrong class",
+    choices=(Choice(name="method", value="fixmatch", why="a table"),),
+    notes=("a table of 4 rows",),
+    candidates=(CANDIDATE,),
+    chosen="l2i",
+    snapshots=3,
+    samples=(Sample(row=0, fields={"size": "1"}),),
+)
+NUMBERS = dataclasses.replace(CLASSES, classes=None, targets=("a", "b"), target_mean=(0.0, 1.0), target_std=(1.0, 2.0))
+
+
+def fit_folder(folder: Path, *, numbers: bool = False) -> Path:
+    """A fit of four rows, of classes or of two numbers."""
+    folder.mkdir(parents=True)
+    outputs = np.arange(8, dtype=np.float32).reshape(4, 2)
+    rows = Rows(
+        ids=["1", "2", "3", "4"],
+        parts=np.array(["labeled", "validation", "test", "unlabeled"]),
+        given=np.where(np.arange(4)[:, None] == 3, np.nan, outputs + 0.5) if numbers else np.array([0, 1, 0, -1]),
+        outputs={"l2i": outputs},
+        changes=np.arange(4),
+        spread=outputs + 1 if numbers else None,
+    )
+    write_fit(folder, NUMBERS if numbers else CLASSES, rows)
+    return folder

@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
             cause = (str(error).splitlines() or [type(error).__name__])[0]
             after = "the same command goes on from the last checkpoint, torchrun --max-restarts N by itself"
             return tell(f"process {index()} has lost the others ({cause}); {after}", 1)
-        if not re.search(r"out of memory|allocate memory", f"{type(error).__name__} {error}"):
+        if not re.search(r"out of memory|allocate", f"{type(error).__name__} {error}"):
             raise
         return tell("out of memory; use smaller batches, a smaller model or, in compare, fewer runs --at-once", 1)
 

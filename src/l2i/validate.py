@@ -52,7 +52,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "batch.unlabeled": (1, MANY),
     "batch.holdout": (1, MANY),
     "model.width": (1, MANY),
-    "model.depth": (1, 10_000),
+    "model.depth": (1, 2_000),
     "model.dropout": (0, 0.999),
     "model.encoder_dropout": (0, 0.999),
     "method.weight": (0, 1e9),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from l2i.training.checkpoint import load_checkpoint, newest_whole, path_of
 from l2i.training.evaluate import best_step, curve, outputs_of
 from l2i.training.folder import BEST, read_run
 from l2i.training.load import read_rows
-from l2i.training.state import fill, part
+from l2i.training.state import check_sizes, fill, part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,9 +42,12 @@ def load_network(folder: Path, fitted: Fitted) -> nn.Module:
     """The averaged model of the chosen candidate, in evaluation mode, float32 and on the CPU."""
     path = folder / fitted.chosen
     run = read_run(path)
+    make, tensors = partial(_blank, folder, fitted, run.model), _teacher(path, run)
+    if run.model.name != "encoder":
+        check_sizes(make, tensors)
     with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and then replaced
-        network = _blank(folder, fitted, run.model)
-    fill(network, _teacher(path, run))
+        network = make()
+    fill(network, tensors)
     return network.float().requires_grad_(False).eval()
 
 

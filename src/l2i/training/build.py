@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from l2i.batch import Params
 from l2i.bilevel.head import Head
 from l2i.bilevel.hypergradient import HYPERGRADIENTS
 from l2i.bilevel.labels import Labels, LearnableLabels, OutputLabels
@@ -29,6 +30,7 @@ from l2i.registry import load
 from l2i.tasks import Classification, Regression, Task
 from l2i.training.log import seldom
 from l2i.training.precision import Autocast
+from l2i.training.state import check_sizes
 
 FOLDER = "L2I_DATA"  # the environment variable with the folder that data sets lie in, where data.root is not given
 
@@ -127,12 +129,14 @@ def input_shape(run: Run, splits: Splits) -> tuple[int, ...]:
     return (shape[0], side, side) if side and len(shape) == 3 else shape
 
 
-def build_model(run: Run, splits: Splits, task: Task) -> nn.Module:
-    """The network of the run, its weights drawn by its seed."""
-    make = load("model", MODELS, run.model.name)
+def build_model(run: Run, splits: Splits, task: Task, like: Params | None = None) -> nn.Module:
+    """The network of the run, its weights drawn by its seed; of the sizes of a state `like`, where one is given."""
+    make = partial(load("model", MODELS, run.model.name), input_shape(run, splits), task.outputs, run.model)
+    if like is not None and run.model.name != "encoder":
+        check_sizes(make, like)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(run.seed)
-        model: nn.Module = make(input_shape(run, splits), task.outputs, run.model)
+        model: nn.Module = make()
     return model
 
 

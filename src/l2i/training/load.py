@@ -34,7 +34,9 @@ def load_trainer(
 
     `precision` is that of its forwards, where it is not to be the run's.
     """
-    trainer, tensors, step = _opened(folder, splits=splits, model=model, device=device, root=root, precision=precision)
+    trainer, tensors, step = _opened(
+        folder, splits=splits, model=model, device=device, root=root, precision=precision, rehearse=False
+    )
     trainer.load_teacher(tensors)
     return trainer, _chosen(folder, trainer, step)
 
@@ -73,6 +75,7 @@ def _opened(
     device: str | None = None,
     root: str | None = None,
     precision: Precision | None = None,
+    rehearse: bool = True,
 ) -> tuple[Trainer, Params, int]:
     """A new trainer, and the state and step of the run's newest checkpoint."""
     run = replace(read_run(Path(folder)), engine="auto")  # looking at a run needs no graph, nor a GPU
@@ -81,7 +84,7 @@ def _opened(
     run = run if precision is None else replace(run, precision=precision)
     tensors, meta = newest_whole(Path(folder) / "checkpoints")
     known_here(Path(folder), meta, given=splits is not None)  # before the data set of the run's name is read
-    trainer = Trainer(run, splits=splits, model=model)
+    trainer = Trainer(run, splits=splits, model=model, like=tensors, rehearse=rehearse)
     same_data(Path(folder), meta, trainer.splits, given=trainer.given)
     return trainer, tensors, meta["step"]
 

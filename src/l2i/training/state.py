@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from l2i.batch import Params
 from l2i.errors import InputError
 
+ANOTHER = "the checkpoint is of another network; give the model that it was trained with"
 MISFIT = r"(?s)^(?!.*memory).*(shape|size|dimension)"  # in torch's words; what lacks is not memory
 
 
@@ -66,12 +67,20 @@ def part(tensors: Params, name: str) -> Params:
     return {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
 
 
+def check_sizes(make: Callable[[], nn.Module], tensors: Params) -> None:
+    """That a network has a state's tensors, before it is built: a stranger may ask for a gigantic one."""
+    with torch.device("meta"):
+        wanted = {name: t.shape for name, t in make().state_dict().items()}
+    if wanted != {name: t.shape for name, t in tensors.items()}:
+        raise InputError(ANOTHER)
+
+
 def fill(model: nn.Module, tensors: Params) -> None:
     """Load a module's state, which must be of the same network."""
     try:
         model.load_state_dict(tensors)
     except RuntimeError:
-        raise InputError("the checkpoint is of another network; give the model that it was trained with") from None
+        raise InputError(ANOTHER) from None
 
 
 @contextmanager

@@ -40,7 +40,16 @@ class Trainer:
     Where processes share the run (`l2i.ranks.joined`), all of them hold the same state after every step.
     """
 
-    def __init__(self, run: Run, *, splits: Splits | None = None, model: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        splits: Splits | None = None,
+        model: nn.Module | None = None,
+        like: Params | None = None,
+        rehearse: bool = True,
+    ) -> None:
+        """`like` is a state that is to be loaded; without rehearsal the model is there to be looked at."""
         validate(run)
         self.run, self.given, self.ranks = run, splits is not None, here()
         shared(run, self.ranks)
@@ -50,7 +59,8 @@ class Trainer:
         if run.final == "best" and not len(self.splits.validation.x):
             raise InputError("final='best' looks at validation samples and there are none; raise data.num_validation")
         self.task = make_task(self.splits, run.method)
-        model = build_model(run, self.splits, self.task) if model is None else model
+        known = None if like is None else part(like, "model")
+        model = build_model(run, self.splits, self.task, known) if model is None else model
         self.model = prepared(model, self.device, dtype)
         self.ranks.level(self.model.state_dict().values())
         self.teacher = Teacher(self.model)
@@ -83,8 +93,8 @@ class Trainer:
             workers=run.data.workers,
         )
         self.meter = Meter(self.device, classes=self.task.outputs if run.method.counts(self.task) else 0)
-        self.draws, self.held = rehearsed(self)
-        once = not (self.draws and self.gradients.replays)
+        self.draws, self.held = rehearsed(self) if rehearse else (False, 0)
+        once = rehearse and not (self.draws and self.gradients.replays)
         self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and once
         self.recorder = self.recording()
 

@@ -239,3 +239,21 @@ def test_a_run_on_data_of_ones_own_is_opened_with_it(tmp_path: Path, capsys: pyt
     with pytest.raises(InputError, match="splits given in Python; open it there"):
         evaluate_run(tmp_path / "own")
     assert load_model(tmp_path / "own", splits=splits)(x[30:]).shape == (10, 2)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of TensorBoard's own imports
+def test_tensorboard_reads_what_a_run_wrote_and_each_step_once(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    whole = short(tmp_path / "run")
+    train(whole, quiet=True)
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / "checkpoints" / "0000000030.safetensors").unlink()
+    train(whole, quiet=True)
+    read = EventAccumulator(str(tmp_path / "run"))
+    read.Reload()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for name in ("c_t", "test", "lr"):
+        found = read.Scalars(name)
+        assert [event.step for event in found] == [10, 20, 30]
+        assert [event.value for event in found] == pytest.approx([row[name] for row in rows])

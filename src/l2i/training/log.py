@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,23 +76,34 @@ class Metrics:
 
 
 class Events:
-    """The same rows for TensorBoard."""
+    """The same rows for TensorBoard, written when they are added; its own writer does so, and fails, in a thread."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # take a while to import
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self.writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
+        self.event, self.summary = Event, Summary
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        self.file = (folder / name).open("xb")
+        self.records = RecordWriter(self.file)
+        self.put(file_version="brain.Event:2")
+        self.put(step=step + 1, session_log=SessionLog(status=SessionLog.START))  # rows from here on are written anew
+
+    def put(self, **fields: Any) -> None:
+        self.records.write(self.event(wall_time=time.time(), **fields).SerializeToString())
 
     def add(self, row: Row) -> None:
-        for name, value in row.items():
-            if name != "step" and value is not None:
-                self.writer.add_scalar(name, value, row["step"])
+        known = {name: value for name, value in row.items() if name != "step" and value is not None}
+        values = [self.summary.Value(tag=name, simple_value=value) for name, value in known.items()]
+        self.put(step=int(row["step"] or 0), summary=self.summary(value=values))
+        self.flush()
 
     def flush(self) -> None:
-        self.writer.flush()
+        self.records.flush()
 
     def close(self) -> None:
-        self.writer.close()
+        self.records.close()
 
 
 class Bar:

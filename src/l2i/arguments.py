@@ -15,7 +15,7 @@ from l2i.errors import InputError
 from l2i.launched import index
 
 T = TypeVar("T")
-LATER = 2.0  # seconds
+LATER = 5.0  # seconds
 
 
 def tell(message: object, exit_code: int) -> int:

@@ -73,8 +73,8 @@ def run(arguments: Sequence[str]) -> int:
         return tell(error, 1)
     except (RuntimeError, MemoryError) as error:
         if started() > 1 and re.search(LOST, f"{type(error).__name__} {error}"):
-            cause = (str(error).splitlines() or [type(error).__name__])[0]
-            after = "the same command goes on from the last checkpoint, torchrun --max-restarts N by itself"
+            cause = re.sub(r"^\[[^]]*\] ", "", str(error) or type(error).__name__).partition(". ")[0].splitlines()[0]
+            after = "the same command goes on from the last checkpoint, and torchrun --max-restarts N does so by itself"
             return tell(f"process {index()} has lost the others ({cause}); {after}", 1)
         if not re.search(r"out of memory|allocate", f"{type(error).__name__} {error}"):
             raise

@@ -142,7 +142,7 @@ class Run:
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes the GPU where there is one."""
     threads: int = 0
-    """CPU threads of torch; 0 leaves its choice. Small networks are fastest, and the same everywhere, with 1."""
+    """CPU threads of torch; 0 leaves its choice. Small networks are fastest with 1. Other numbers give other bits."""
     precision: Precision = "auto"
     """Of the forwards: bf16 is autocast, with parameters and costs in float32; tf32 is float32 with the matrix units'
     rounding. auto: bf16 on a GPU, where nothing is lost in its rounding, and float32 elsewhere."""

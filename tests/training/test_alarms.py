@@ -69,7 +69,7 @@ def test_short_runs_are_not_judged(tmp_path: Path) -> None:
 def test_an_alarm_is_said_once_and_kept_in_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = trained(tmp_path / "run", "digits/fixmatch-40", quiet=False, **RUNAWAY)
     said = capsys.readouterr().err
-    assert said.count("warning: at step") == len(result.warnings) == 2
+    assert said.count("warning, at step") == len(result.warnings) == 2
     assert json.loads((tmp_path / "run" / "result.json").read_text())["warnings"] == result.warnings
 
 

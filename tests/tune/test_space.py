@@ -83,7 +83,7 @@ def test_fields_and_ranges_can_be_chosen() -> None:
         ),
         (("seed",), (), "unknown field to search 'seed'"),
         (("data.num_labeled",), (), "unknown field to search 'data.num_labeled'"),
-        ((), ("optim.lr=1e-2:1e-4",), "--range takes FIELD=LOW:HIGH"),
+        ((), ("optim.lr=1e-2:1e-4",), "--range optim.lr=1e-2:1e-4: the first value must be below the second"),
         ((), ("optim.lr=a:b",), "--range takes FIELD=LOW:HIGH"),
         ((), ("optim.lr=0.1",), "--range takes FIELD=LOW:HIGH"),
         ((), ("optim.lr=1e-3:inf",), "--range takes FIELD=LOW:HIGH"),

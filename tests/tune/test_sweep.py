@@ -141,6 +141,14 @@ def test_a_study_of_other_settings_is_refused(
     assert len(trials()) == 1
 
 
+def test_a_folder_holds_one_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tune", "digits", "--trials", "1", *SMALL, "--out", "here"]) == 0
+    capsys.readouterr()
+    assert run(["tune", "digits/fixmatch-40", "--trials", "1", *SMALL, "--out", "here"]) == 2
+    assert "here holds the sweep 'digits-seed0'; give another --out" in capsys.readouterr().err
+    assert optuna.get_all_study_names("sqlite:///here/study.db") == ["digits-seed0"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -154,7 +162,7 @@ def test_a_study_of_other_settings_is_refused(
         (["--storage", "sqlite:///text/study.db"], "its folder cannot be made"),
         (["--storage", "sqlite:///text"], "file is not a database"),
         (["--out", "text"], "text cannot be the folder of a sweep"),
-        (["--storage", "postgresql+pg8000://x/y"], "its driver is not installed: No module named 'pg8000'"),
+        (["--storage", "postgresql+pg8000://x/y"], "is not installed (No module named 'pg8000'); pip install it"),
         (["--trails", "8"], "perhaps you meant --trials"),
         (["--method.name", "vat"], "a method comes with its recipe"),
         (["--range", "optim.lr=3"], "--range takes FIELD=LOW:HIGH"),

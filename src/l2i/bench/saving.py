@@ -38,9 +38,9 @@ class Saving:
 
     def __str__(self) -> str:
         return (
-            f"Checkpoints: with one every {self.every} steps, {100 * self.cost:.1f} % fewer steps a second "
+            f"Checkpoints: with one every {self.every} steps, {100 - 100 * self.cost:.1f} % of the steps a second "
             f"({self.group} {self.variant}, {self.mib:.1f} MiB each, written in the background; "
-            f"median of {len(self.ms_with)} pairs of blocks)."
+            f"blocks with and without, {len(self.ms_with)} of each, in turn)."
         )
 
 

@@ -34,7 +34,7 @@ def room(folder: Path) -> Iterator[None]:
         there = bool(checkpoints(folder / "checkpoints"))
         whole = "the last checkpoint is whole: free some space, and the same command goes on from there"
         told = whole if there else "free some space, or give another --out"
-        raise NoRoom(f"no room is left on the disk of {error.filename or folder} ({error.strerror}); {told}") from None
+        raise NoRoom(f"no room is left for {error.filename or folder} ({error.strerror}); {told}") from None
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:

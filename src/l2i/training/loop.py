@@ -184,7 +184,7 @@ class Training:
         found = alarms(self.book.rows, self.trainer.splits, self.run.steps)
         for kind, sentence in found.items():
             if kind not in self.raised:
-                self.bar.say(f"warning: at step {step} {sentence}")
+                self.bar.say(f"warning, at step {step}: {sentence}")
         self.raised = found
 
     def probed(self, step: int) -> Row:

@@ -10,7 +10,11 @@ from l2i.errors import NonFiniteCost
 
 NAMES = ("c_t", "c_u", "gradient", "parameters", "c_h", "outer_ratio", "outer_ratio_raw")  # an outer step's come last
 CAUSES = ("c_t", "c_u", "c_h", "gradient", "outer_ratio", "outer_ratio_raw", "parameters")  # named before their effects
-WORDS = {"outer_ratio": "the outer gradient", "outer_ratio_raw": "the outer gradient"}  # what they are not finite for
+WORDS = {
+    "parameters": "the norm of the parameters",
+    "outer_ratio": "the outer gradient",
+    "outer_ratio_raw": "the outer gradient",
+}  # what they are not finite for
 
 
 class Meter:

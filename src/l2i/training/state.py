@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from l2i.batch import Params
 from l2i.errors import InputError
 
-ANOTHER = "the checkpoint is of another network; give the model that it was trained with"
+ANOTHER = "the checkpoint is of another network; give the model that it was trained with, or restore config.json"
 MISFIT = r"(?s)^(?!.*memory).*(shape|size|dimension)"  # in torch's words; what lacks is not memory
 
 

@@ -128,6 +128,8 @@ def given_range(own: dict[str, Any], usual: Space, text: str) -> tuple[str, Rang
         low, high = (float(parts[i]) for i in (1, 2)) if parts else (math.nan, math.nan)
     except ValueError:
         low = high = math.nan
+    if parts is not None and low >= high:
+        raise InputError(f"--range {text}: the first value must be below the second")
     if parts is None or not -math.inf < low < high < math.inf:
         raise InputError(
             f"--range takes FIELD=LOW:HIGH, as in --range optim.lr=1e-4:1e-2, or FIELD=LOW:HIGH:log or :linear; "

@@ -67,10 +67,18 @@ def made(where: URL) -> RDBStorage:
         except (*BROKEN, ImportError, RuntimeError, ValueError, TypeError) as error:
             racing = re.search(r"already exists|unique|duplicate|locked", reason(error), re.IGNORECASE)
             if not racing or attempt == ATTEMPTS - 1:
-                lacking = "its driver is not installed: " if isinstance(error, ImportError) else ""
-                raise refused(shown(where), lacking + reason(error)) from None
+                raise unusable(where, error) from None
             time.sleep(0.1 * (attempt + 1))
     raise AssertionError("the last attempt returns or raises")
+
+
+def unusable(where: URL, error: Exception) -> Exception:
+    """What is said of a storage that cannot be opened."""
+    if isinstance(error, ImportError):
+        return InputError(f"--storage {shown(where)}: its driver is not installed ({reason(error)}); pip install it")
+    if re.search(r"disk|full", reason(error)):
+        return OSError(f"the storage {shown(where)} cannot be written ({reason(error)}); is its disk full?")
+    return refused(shown(where), reason(error))
 
 
 def refused(url: str, why: str) -> InputError:

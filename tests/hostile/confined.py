@@ -28,6 +28,8 @@ from l2i.errors import InputError
 ROOM = 1_500_000_000  # bytes of address space beyond what is taken already
 SECONDS = 20
 
+TRAIN = ["train", "digits", "--steps", "4", "--eval-every", "2", "--save-every", "2", "--device", "cpu", "--threads=1"]
+
 
 class Said(NamedTuple):
     """What a command came to."""

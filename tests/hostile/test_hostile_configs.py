@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confined import files, said
 
-from l2i.cli import run
-
-TRAIN = ("train", "digits", "--steps", "4", "--eval-every", "2", "--threads", "1", "--device", "cpu")
-QUICK = ("--steps", "4", "--threads", "1", "--device", "cpu", "--model.width", "8", "--no-baselines")
 NESTED = "[" * 100_000 + "]" * 100_000
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run and a fit."""
-    folder = tmp_path_factory.mktemp("made")
-    assert run([*TRAIN, "--out", str(folder / "run")]) == 0
-    draw = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": draw.normal(size=80), "z": draw.normal(size=80), "y": ["a", "b", "", ""] * 20})
-    frame.to_csv(folder / "data.csv", index=False)
-    assert run(["fit", str(folder / "data.csv"), "--target", "y", *QUICK, "--out", str(folder / "fit")]) == 0
-    return folder
-
-
-@pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
-    """A copy of it, within a folder of its own."""
-    return Path(shutil.copytree(made, tmp_path / "inner" / "place"))
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:

@@ -1,36 +1,10 @@
 """Run folders of a stranger that ask for more than their checkpoint holds."""
 
 import json
-import shutil
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 from confined import said
-
-from l2i.cli import run
-
-TRAIN = [
-    *["train", "digits", "--steps", "4", "--eval-every", "2", "--save-every", "2", "--threads", "1", "--device", "cpu"]
-]
-QUICK = ["--steps", "4", "--threads", "1", "--device", "cpu", "--model.width", "8", "--no-baselines"]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    assert run([*TRAIN, "--out", str(folder / "run")]) == 0
-    draw = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": draw.normal(size=80), "z": draw.normal(size=80), "y": ["a", "b", "", ""] * 20})
-    frame.to_csv(folder / "data.csv", index=False)
-    assert run(["fit", str(folder / "data.csv"), "--target", "y", *QUICK, "--out", str(folder / "fit")]) == 0
-    return folder
-
-
-@pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "place"))
 
 
 @pytest.mark.parametrize("field", ["model.width", "model.depth"])

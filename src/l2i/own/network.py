@@ -29,6 +29,7 @@ from l2i.training.evaluate import best_step, curve, outputs_of
 from l2i.training.folder import BEST, read_run
 from l2i.training.load import read_rows
 from l2i.training.state import check_sizes, fill, part
+from l2i.validate import validate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +43,7 @@ def load_network(folder: Path, fitted: Fitted) -> nn.Module:
     """The averaged model of the chosen candidate, in evaluation mode, float32 and on the CPU."""
     path = folder / fitted.chosen
     run = read_run(path)
+    validate(run)  # a stranger's may ask for anything
     make, tensors = partial(_blank, folder, fitted, run.model), _teacher(path, run)
     if run.model.name != "encoder":
         check_sizes(make, tensors)

@@ -71,8 +71,16 @@ class Trainer:
             self.outer_optimizer = Stepper(self.params, run.optim, lr=run.l2i.outer_rate)
         self.outer = make_outer(run, self.task, self.network)
         self.clock = Clock(run, self.device, dtype)
-        self.gradients = Gradients(
-            run,
+        self.gradients, self.loader = self.gradients_of(), self.loader_of()
+        self.meter = Meter(self.device, classes=self.task.outputs if run.method.counts(self.task) else 0)
+        self.draws, self.held = rehearsed(self) if rehearse else (False, 0)
+        once = rehearse and not (self.draws and self.gradients.replays)
+        self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and once
+        self.recorder = self.recording()
+
+    def gradients_of(self) -> Gradients:
+        return Gradients(
+            self.run,
             self.task,
             network=self.network,
             teacher=self.at_precision(self.teacher.model),
@@ -80,7 +88,10 @@ class Trainer:
             clock=self.clock,
             flat=self.flat,
         )
-        self.loader = Loader(
+
+    def loader_of(self) -> Loader:
+        run = self.run
+        return Loader(
             self.splits,
             self.task,
             run.method,
@@ -92,11 +103,6 @@ class Trainer:
             holdout=self.outer is not None,
             workers=run.data.workers,
         )
-        self.meter = Meter(self.device, classes=self.task.outputs if run.method.counts(self.task) else 0)
-        self.draws, self.held = rehearsed(self) if rehearse else (False, 0)
-        once = rehearse and not (self.draws and self.gradients.replays)
-        self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and once
-        self.recorder = self.recording()
 
     def at_precision(self, model: nn.Module) -> nn.Module:
         return Autocast(model) if self.precision == "bf16" else model

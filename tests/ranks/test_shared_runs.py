@@ -33,7 +33,8 @@ def state_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
 def shorten(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Writes tiny data sets, of random but learnable content, in the layouts their publishers use."""
 
+import gzip
 import struct
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,29 @@ def write_cifar100(folder: Path, *, per_class: int = 4, test_per_class: int = 2,
         else:
             fields = {b"data": x, b"fine_labels": y.tolist(), b"coarse_labels": coarse.tolist()}
             (inner / name).write_bytes(python2_pickle(fields))
+    return folder
+
+
+def grey_images(per_class: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images [N, 28, 28] and labels [N] of ten classes."""
+    rows, labels = class_images(10, per_class, seed)
+    return rows.reshape(-1, 3, 32, 32)[:, 0, :28, :28], labels
+
+
+def idx(values: np.ndarray) -> bytes:
+    """An idx file of 8-bit values."""
+    return struct.pack(f">{1 + values.ndim}I", 0x0800 + values.ndim, *values.shape) + values.astype(np.uint8).tobytes()
+
+
+def write_idx(folder: Path, *, per_class: int = 12, test_per_class: int = 4, packed: bool = False) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, (images, labels) in {
+        "train": grey_images(per_class, seed=1),
+        "t10k": grey_images(test_per_class, seed=2),
+    }.items():
+        for name, content in {"images-idx3": idx(images), "labels-idx1": idx(labels)}.items():
+            path = folder / f"{part}-{name}-ubyte{'.gz' if packed else ''}"
+            path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
     return folder
 
 

@@ -10,6 +10,7 @@ from harmless import Loader, put, way
 
 from l2i.data.cifar import read_cifar100
 from l2i.data.folders import read_class_folders
+from l2i.data.idx import read_mnist
 from l2i.data.landmarks import read_faces
 from l2i.own.source import ReadOptions, read_new, read_source
 
@@ -103,6 +104,31 @@ def read_pickle(folder: Path, content: bytes) -> None:
     read_cifar100(str(folder))
 
 
+def read_idx(folder: Path, content: bytes) -> None:
+    """Labels, or images, by how many axes there are."""
+    name = "train-labels-idx1-ubyte" if content[3:4] == b"\1" else "train-images-idx3-ubyte"
+    put(folder / name, content)
+    try:
+        read_mnist(str(folder))
+    finally:
+        put(folder / name, seeds.idx_files()[name])
+
+
+def read_packed_idx(folder: Path, content: bytes) -> None:
+    put(folder / "train-images-idx3-ubyte.gz", content)
+    read_mnist(str(folder))
+
+
+def whole_idx(folder: Path) -> None:
+    for name, content in seeds.idx_files().items():
+        put(folder / name, content)
+
+
+def idx_but_one(folder: Path) -> None:
+    whole_idx(folder)
+    (folder / "train-images-idx3-ubyte").unlink()
+
+
 def whole_test(folder: Path) -> None:
     put(folder / "test", seeds.pickles()[0])
 
@@ -126,6 +152,10 @@ def faces() -> list[bytes]:
     return [seeds.npz(**seeds.faces())]
 
 
+def idx_seeds() -> list[bytes]:
+    return list(seeds.idx_files().values())
+
+
 def pngs() -> list[bytes]:
     return [image for image in seeds.images() if image.startswith(PNG)]
 
@@ -138,5 +168,7 @@ DATA = {
     "landmarks": Loader(read=read_landmarks, seeds=faces),
     "image": Loader(read=read_image, seeds=seeds.images, prepare=image_folders),
     "png": Loader(read=read_png, seeds=pngs, prepare=image_folders),
+    "idx": Loader(read=read_idx, seeds=idx_seeds, prepare=whole_idx),
+    "idx-gz": Loader(read=read_packed_idx, seeds=seeds.packed_idx, prepare=idx_but_one),
     "pickle": Loader(read=read_pickle, seeds=seeds.pickles, prepare=whole_test),
 }

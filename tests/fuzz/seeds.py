@@ -1,6 +1,7 @@
 """Whole files of every kind that is read: what fuzzing starts from."""
 
 import dataclasses
+import gzip
 import io
 import json
 import pickle
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from formats import python2_pickle
+from formats import idx, python2_pickle
 from l2i import Run, train
 from l2i.config import Data, Optim, replace, to_json
 from l2i.methods import METHODS
@@ -131,6 +132,20 @@ def cifar_fields() -> dict[bytes, Any]:
 def pickles() -> list[bytes]:
     """As Python 2 wrote them, and as Python 3 does."""
     return [python2_pickle(cifar_fields()), *(pickle.dumps(cifar_fields(), protocol) for protocol in (0, 2, 4))]
+
+
+def idx_files() -> dict[str, bytes]:
+    """Images and labels of a set like MNIST, by name."""
+    draw = np.random.default_rng(0)
+    return {
+        f"{part}-{kind}-ubyte": idx(values)
+        for part in ("train", "t10k")
+        for kind, values in {"images-idx3": draw.integers(0, 256, (3, 5, 4)), "labels-idx1": np.arange(3)}.items()
+    }
+
+
+def packed_idx() -> list[bytes]:
+    return [gzip.compress(idx_files()["train-images-idx3-ubyte"], level, mtime=0) for level in (0, 9)]
 
 
 CANDIDATE = Candidate(

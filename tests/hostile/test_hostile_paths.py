@@ -13,9 +13,10 @@ import pytest
 from confined import confined, message_of, refused
 from PIL import Image
 
-from formats import write_cifar10, write_imm, write_mtfl
+from formats import write_cifar10, write_idx, write_imm, write_mtfl
 from l2i.data.cifar import read_cifar10
 from l2i.data.folders import read_class_folders
+from l2i.data.idx import read_mnist
 from l2i.data.imdb import imdb
 from l2i.data.landmarks import read_faces
 from l2i.data.paraphrases import read_paraphrases
@@ -159,6 +160,14 @@ def binary_set(root: Path) -> Path:
     return write_cifar10(root, per_class=1, test_per_class=1, binary=True) / "cifar-10-batches-bin" / "data_batch_2.bin"
 
 
+def idx_set(root: Path) -> Path:
+    return write_idx(root) / "t10k-images-idx3-ubyte"
+
+
+def packed_set(root: Path) -> Path:
+    return write_idx(root / "mnist", packed=True) / "train-labels-idx1-ubyte.gz"
+
+
 def paraphrase_set(root: Path) -> Path:
     text = "A film that I liked a lot"
     (root / "train.csv").write_text(f"content\tlabel\tid\n{text}\tpos\tpos_0_9.txt\n")
@@ -184,6 +193,8 @@ SETS: dict[str, tuple[Callable[[Path], Path], Callable[[str], Any]]] = {
     "imdb": (imdb_set, imdb),
     "cifar": (cifar_set, read_cifar10),
     "cifar, binary": (binary_set, read_cifar10),
+    "idx": (idx_set, read_mnist),
+    "idx, packed": (packed_set, read_mnist),
     "paraphrases": (paraphrase_set, read_paraphrases),
     "table of paraphrases": (paraphrase_table, read_paraphrases),
     "list of faces": (faces_list, read_faces),

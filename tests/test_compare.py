@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -6,9 +7,11 @@ import torch
 
 from formats import write_faces
 from l2i import InputError, Trainer, recipes, replace
-from l2i.compare import Line, compare, plan
-from l2i.compared import planned, report
+from l2i.compare import compare, plan
+from l2i.compared import as_markdown, planned, report
+from l2i.lines import Line, lines_of
 from l2i.options import CompareOptions, Place
+from l2i.recipes.cells import Cell
 from l2i.statistic import with_error
 from l2i.training.folder import Result
 
@@ -109,14 +112,40 @@ def test_every_cell_knows_its_baseline(cell: str, baseline: str | None) -> None:
     assert recipes.table_of(cell).baseline(cell) == baseline
 
 
-def test_a_gain_is_ours_less_the_baselines_seed_by_seed() -> None:
-    def line(name: str, *figures: float) -> Line:
-        settings = {"figure_name": "error (%)", "definition": "", "validation": None, "versions": {}, "hardware": ""}
-        return Line(name, [Result(name=name, figure=f, seed=0, steps=1, seconds=1.0, **settings) for f in figures])  # type: ignore[arg-type]
+def results(name: str, figures: dict[int, float]) -> list[Result]:
+    """Results by seed."""
+    fixed = {"figure_name": "error (%)", "definition": "", "validation": None, "versions": {}, "hardware": ""}
+    return [
+        Result(name=name, figure=figure, seed=seed, steps=9, seconds=90.0, **fixed)  # type: ignore[arg-type]
+        for seed, figure in figures.items()
+    ]
 
-    base, ours = line("base", 10.0, 20.0), line("ours", 8.0, 16.0)
+
+def test_a_gain_is_ours_less_the_baselines_seed_by_seed() -> None:
+    base = Line("base", results("base", {0: 10.0, 1: 20.0, 3: 99.0}))
+    ours = Line("ours", results("ours", {2: 50.0, 1: 16.0, 0: 8.0}))
     assert ours.gain(base) == "-3.00 ± 1.00"
     assert ours.gain(None) == ""
+    assert ours.gain(Line("other", results("other", {7: 1.0}))) == ""
+
+
+def test_l2i_and_its_ablations_are_set_against_their_control() -> None:
+    aflw = recipes.table("aflw")
+    control = {"aflw/mean-teacher-l2i-91-control": Cell("mean-teacher", 91, "normalized", "control")}
+    table = dataclasses.replace(aflw, cells=aflw.cells | control)
+    figures = {"mean-teacher-91": 10.0, "mean-teacher-l2i-91": 8.0, "mean-teacher-l2i-paper-91": 7.0}
+    figures |= {"mean-teacher-l2i-91-exact": 6.0, "mean-teacher-l2i-91-control": 9.0}
+    found = {f"aflw/{cell}": results(f"aflw/{cell}", {0: figure}) for cell, figure in figures.items()}
+    rows = [line.strip("| ").split(" | ") for line in as_markdown(lines_of(table, found), {}).splitlines()]
+    assert rows[0] == ["cell", "error (%)", "paper", "Δ same steps", "Δ control", "seeds", "steps", "minutes a run"]
+    assert [row[3:5] for row in rows[2:]] == [
+        ["", ""],
+        ["-2.00", "-1.00"],
+        ["-3.00", ""],  # by another rule than the control's
+        ["-4.00", "-3.00"],
+        ["-1.00", ""],
+    ]
+    assert rows[2][-3:] == ["1", "9", "1.5"]
 
 
 def test_fields_of_every_run_can_be_changed() -> None:

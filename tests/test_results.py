@@ -1,11 +1,13 @@
 """docs/results.md holds what the committed result files give."""
 
 import json
+import re
 from pathlib import Path
 from statistics import mean
 
 import pytest
 
+from l2i.cli import run
 from l2i.statistic import with_error
 from l2i.training.evaluate import curve, final_figure
 from l2i.training.log import rows_of
@@ -13,6 +15,9 @@ from l2i.training.log import rows_of
 ROOT = Path(__file__).parent.parent
 IMDB = ROOT / "results" / "imdb"
 STEPS = 10_000
+OWN_LAYOUT = ("imdb", "study")  # folders whose tables have more, or other, columns
+BLOCK = re.compile(r"^<!-- l2i compare (\S+) --from results/ --markdown -->\n(.*?)^<!-- end -->$", re.M | re.S)
+BLOCKS = BLOCK.findall((ROOT / "docs/results.md").read_text(encoding="utf-8"))
 
 
 def figures(cell: str) -> list[float]:
@@ -49,3 +54,18 @@ def test_the_trials_are_those_of_their_file() -> None:
         last = {t["seed"]: list(t["validation"].values())[-1] for t in trials if t["setting"] == setting}
         cells = [f"{last[seed]:.2f}" if seed in last else "" for seed in (10, 11)]
         assert f"| {setting} | {cells[0]} | {cells[1]} |" in lines
+
+
+@pytest.mark.parametrize(("table", "block"), BLOCKS, ids=[table for table, _ in BLOCKS])
+def test_a_table_is_what_the_command_prints(
+    table: str, block: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("L2I_DATA", raising=False)
+    assert run(["compare", table, "--from", "results/", "--markdown"]) == 0
+    assert capsys.readouterr().out == block
+
+
+def test_every_folder_of_results_has_its_table() -> None:
+    folders = {path.name for path in (ROOT / "results").iterdir() if path.is_dir()}
+    assert folders - {*OWN_LAYOUT} <= {table for table, _ in BLOCKS}

@@ -79,6 +79,13 @@ def parsed_first(cls: type[T], arguments: list[str], prog: str, default: T) -> t
     )
 
 
+def flag(name: str) -> object:
+    """What an annotation says for a flag that a field cannot be named after, as --from."""
+    import tyro
+
+    return tyro.conf.arg(name=name)
+
+
 def _in_one_line(parse: Callable[[], T], prog: str) -> T:
     """What `parse` finds; what it says before it leaves is an InputError."""
     said = io.StringIO()

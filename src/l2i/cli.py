@@ -31,7 +31,7 @@ usage: l2i COMMAND …
   predict RUN NEW_DATA           labels of new rows
   report RUN                     one HTML file: did the unlabelled rows help, and which labels are sure
   export RUN model.onnx          the model with its preprocessing, as ONNX or torch.export (.pt2)
-  compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run] …
+  compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run] [--from FOLDER] …
                                  baseline against L2I on the same splits, beside the paper's figures
   tune RECIPE [--trials N] [--storage URL] [--dry-run] …
                                  search its settings, chosen on validation samples; continued and shared by processes
@@ -158,7 +158,7 @@ def compare(arguments: list[str]) -> int:
     from l2i.compared import planned, report
 
     options = parsed(CompareOptions, rest, f"l2i compare {name}", CompareOptions())
-    if options.dry_run:
+    if options.dry_run and options.from_ is None:
         print(*planned(name, options), sep="\n")
     else:
         report(name, compare_cells(name, options), options)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 
 from l2i import recipes
 from l2i.arguments import parsed
 from l2i.config import Run, replace
 from l2i.errors import InputError
+from l2i.kept import Kept, kept_in, read_kept
+from l2i.lines import Line, lines_of, longer_of, short
 from l2i.options import CompareOptions
-from l2i.recipes.cells import MARKS, Figure, Table
+from l2i.recipes.cells import Table
 from l2i.registry import unknown
-from l2i.statistic import with_error
 from l2i.training.folder import Result
 from l2i.training.together import train_together
 from l2i.validate import validate
@@ -22,49 +21,55 @@ from l2i.validate import validate
 OWN = ("name", "seed", "steps", "out", "device", "precision", "engine", "data.root")  # fields with options of their own
 
 
-@dataclass(frozen=True)
-class Line:
-    """A row of the table: a cell, what its runs came to, and the baselines that it is set against, seed by seed."""
-
-    name: str
-    results: list[Result]
-    same_steps: Line | None = None
-    same_time: Line | None = None
-    paper: Figure | None = None
-    paper_steps: int | None = None
-    """How many steps the recipe has, the paper's budget."""
-
-    @property
-    def figures(self) -> list[float]:
-        return [r.figure for r in self.results]
-
-    @property
-    def steps(self) -> float:
-        return mean(r.steps for r in self.results)
-
-    def time(self) -> float:
-        return mean(r.seconds for r in self.results)
-
-    def gain(self, baseline: Line | None) -> str:
-        """The paired difference to a baseline, negative where this line is better."""
-        if baseline is None:
-            return ""
-        return with_error((a - b for a, b in zip(self.figures, baseline.figures, strict=True)), sign="+")
-
-
 def compare(name: str, options: CompareOptions) -> list[Line]:
-    """Train what the options ask for, baselines first, and return the table's lines."""
+    """Train what the options ask for, or read what was kept, and return the table's lines."""
     table = recipes.table(name)
-    planned = plan(table, options)
-    lines: dict[str, Line] = {}
+    if options.from_ is not None:
+        return kept_lines(table, options)
+    return lines_of(table, train_cells(table, options))
+
+
+def kept_lines(table: Table, options: CompareOptions) -> list[Line]:
+    """The lines of the cells that --cells names, or of all, from the results that --from holds."""
+    wanted, kept = [full(cell, table) for cell in options.cells], read_kept(table, options)
+    for cell in wanted:
+        if cell not in kept.results:
+            raise InputError(
+                f"{kept.folder} has no results of {cell} ({kept.path(cell, 0).name}, …); leave it out of --cells, or "
+                f"'l2i compare {table.name} --cells {short(cell)} --keep {options.from_}' trains it"
+            )
+    lines = lines_of(table, {name: list(results.values()) for name, results in kept.results.items()})
+    kept.alike(lines)
+    shown = {*wanted, *(longer_of(cell, table) for cell in wanted if table.baseline(cell) is not None)}
+    return [line for line in lines if line.name in shown or not wanted]
+
+
+def train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]]:
+    """The results of each cell, and of each baseline given as much time; baselines come first."""
+    planned, kept = plan(table, options), keeping(table, options)
+    if kept is not None:
+        for runs in planned.values():
+            kept.those(runs)  # what does not fit is found before anything is trained
+    found: dict[str, list[Result]] = {}
     for cell, runs in planned.items():
-        results = trained(runs, options)
-        twin = lines.get(table.baseline(cell) or "")
-        longer = as_long(table, cell, twin, results, options) if twin is not None and options.equal_time else None
-        if longer is not None:
-            lines[longer.name] = longer
-        lines[cell] = Line(cell, results, twin, longer, table.figure(cell), table.run(cell).steps)
-    return list(lines.values())
+        results = trained(runs, options, kept)
+        base = found.get(table.baseline(cell) or "")
+        if base is not None and options.equal_time:
+            found[longer_of(cell, table)] = trained(as_long(table, cell, base, results, options), options, kept)
+        found[cell] = results
+    return found
+
+
+def keeping(table: Table, options: CompareOptions) -> Kept | None:
+    """The folder of --keep, ready to be written to."""
+    if options.keep is None:
+        return None
+    kept = kept_in(options.keep, table)
+    try:
+        kept.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{kept.folder} cannot be a folder ({error.strerror}); give another --keep") from None
+    return kept
 
 
 def plan(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
@@ -92,14 +97,13 @@ def full(cell: str, table: Table) -> str:
     return name
 
 
-def at(run: Run, options: CompareOptions, *, seed: int, steps: int | None = None, suffix: str = "") -> Run:
+def at(run: Run, options: CompareOptions, *, seed: int, steps: int | None = None) -> Run:
     """A cell's run at one seed, in a folder of its own."""
-    name = run.name + suffix
-    out = str(Path(options.out) / f"{name.replace('/', '-')}-seed{seed}")
+    out = str(Path(options.out) / f"{run.name.replace('/', '-')}-seed{seed}")
     wanted = next(s for s in (steps, options.steps, run.steps) if s is not None)
     placed = replace(changed(run, options.change), data={"root": options.data.root})
     how = {"device": options.device, "precision": options.precision, "engine": options.engine}
-    return replace(placed, name=name, seed=seed, steps=wanted, out=out, **how)
+    return replace(placed, seed=seed, steps=wanted, out=out, **how)
 
 
 def changed(run: Run, changes: tuple[str, ...]) -> Run:
@@ -125,23 +129,22 @@ def flags_of(change: str) -> list[str]:
     }.get(value.lower(), [f"--{section}{dot}{field}", value])
 
 
-def trained(runs: list[Run], options: CompareOptions) -> list[Result]:
-    """Train, and say so in a line a run."""
-    results = []
-    for result in train_together(runs, at_once=options.at_once):
+def trained(runs: list[Run], options: CompareOptions, kept: Kept | None) -> list[Result]:
+    """Train those that are not kept, say so in a line a run, and keep them."""
+    results = {} if kept is None else kept.those(runs)
+    left = [run for run in runs if run.seed not in results]
+    for run, result in zip(left, train_together(left, at_once=options.at_once) if left else (), strict=True):
         print(result.short(), file=sys.stderr, flush=True)
-        results.append(result)
-    return results
+        if kept is not None:
+            kept.add(run)
+        results[run.seed] = result
+    return [results[run.seed] for run in runs]
 
 
-def as_long(table: Table, cell: str, base: Line, imputed: list[Result], options: CompareOptions) -> Line:
-    """The baseline with so many steps that each seed takes as long as it did with L2I."""
-    which = table.cells[cell]
-    rule = MARKS[which.update].removeprefix(MARKS["normalized"])  # nothing, or -paper
-    suffix = f"-longer{rule}{which.ablation and '-' + which.ablation}"
-    run = table.run(base.name)
-    runs = [
-        at(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)), suffix=suffix)
-        for b, i in zip(base.results, imputed, strict=True)
+def as_long(table: Table, cell: str, base: list[Result], imputed: list[Result], options: CompareOptions) -> list[Run]:
+    """The baseline's runs with so many steps that each seed takes as long as it did with L2I."""
+    run = replace(table.run(base[0].name), name=longer_of(cell, table))
+    return [
+        at(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)))
+        for b, i in zip(base, imputed, strict=True)
     ]
-    return Line(base.name + suffix, trained(runs, options))

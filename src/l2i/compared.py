@@ -12,8 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from l2i import recipes
-from l2i.compare import Line, plan
+from l2i.arguments import print_exactly
+from l2i.compare import plan
 from l2i.config import Run
+from l2i.errors import InputError
+from l2i.kept import kept_in, references
+from l2i.lines import Line, short
 from l2i.options import CompareOptions
 from l2i.recipes.cells import figures
 from l2i.statistic import with_error
@@ -22,80 +26,115 @@ from l2i.training.checkpoint import write_whole
 from l2i.training.folder import check, folder_of, read_result
 
 WIDEST = 300  # characters
+OPTIONAL = ("paper", "Δ same time", "Δ control")  # columns that are left out where no line has any
 
 
-def rendered(title: str, lines: list[Line], references: dict[str, float]) -> Table:
+def columns(lines: list[Line], given: dict[str, float]) -> dict[str, list[str]]:
+    """The table by its headings: a row a figure that is given, then a row a line."""
+    blank = [""] * len(given)
+    found = {
+        "cell": [short(name) for name in (*given, *(line.name for line in lines))],
+        lines[0].results[0].figure_name: [f"{v:.2f}" for v in given.values()] + [with_error(x.figures) for x in lines],
+        "paper": [str(figures().get(name, "")) for name in given] + [str(line.paper or "") for line in lines],
+        "Δ same steps": blank + [line.gain(line.same_steps) for line in lines],
+        "Δ same time": blank + [line.gain(line.same_time) for line in lines],
+        "Δ control": blank + [line.gain(line.control) for line in lines],
+        "seeds": blank + [str(len(line.results)) for line in lines],
+        "steps": blank + [f"{line.steps:.0f}" for line in lines],
+        "minutes": blank + [minutes(line.time()) for line in lines],
+    }
+    return {heading: cells for heading, cells in found.items() if heading not in OPTIONAL or any(cells)}
+
+
+def minutes(seconds: float) -> str:
+    """A time, to two digits at least."""
+    return f"{seconds / 60:.1f}" if seconds >= 60 else f"{seconds / 60:.2g}"
+
+
+def rendered(table: str, lines: list[Line], given: dict[str, float]) -> Table:
     """The table as a person reads it."""
-    with_paper = any(line.paper for line in lines)
+    found, counts = columns(lines, given), {len(line.results) for line in lines}
+    if len(counts) == 1:
+        del found["seeds"]  # the title says it
+    seeds = f", {min(counts)} seed{'s' * (min(counts) > 1)}" if len(counts) == 1 else ""
+    title = f"{table}, test set{seeds}: mean ± standard error"
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    shown.add_column("cell", no_wrap=True)
-    ours = lines[0].results[0].figure_name
-    for heading in (ours, *(["paper"] if with_paper else []), "Δ same steps", "Δ same time", "steps", "seconds"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for name, value in references.items():
-        shown.add_row(short(name), f"{value:.2f}", *([str(figures().get(name, ""))] if with_paper else []))
-    for line in lines:
-        shown.add_row(
-            short(line.name),
-            with_error(line.figures),
-            *([str(line.paper or "")] if with_paper else []),
-            line.gain(line.same_steps),
-            line.gain(line.same_time),
-            f"{line.steps:.0f}",
-            f"{line.time():.1f}",
-        )
+    for heading in found:
+        shown.add_column(heading, justify="left" if heading == "cell" else "right", no_wrap=True)
+    for row in zip(*found.values(), strict=True):
+        shown.add_row(*row)
     return shown
 
 
-def short(name: str) -> str:
-    """A cell's name without its table's."""
-    return name.partition("/")[2] or name
+def as_markdown(lines: list[Line], given: dict[str, float]) -> str:
+    """The table as docs/results.md has it."""
+    found = columns(lines, given)
+    found["cell"] = [f"`{name}`" for name in found["cell"]]
+    headings = ["minutes a run" if heading == "minutes" else heading for heading in found]
+    rows = [headings, *zip(*found.values(), strict=True)]
+    written = [f"| {' | '.join(row)} |\n" for row in rows]
+    return "".join([written[0], "|" + "---|" * len(headings) + "\n", *written[1:]])
 
 
 def report(table: str, lines: list[Line], options: CompareOptions) -> None:
-    """Print the table, and keep it as JSON beside the runs."""
-    first, console = lines[0].results[0], Console(highlight=False, soft_wrap=True)
-    count = len(lines[0].results)
-    reference = recipes.table(table).reference
-    references = {} if reference is None else reference(options.data.root)
-    title = f"{table}, test set, {count} seed{'s' * (count > 1)}: mean ± standard error"
-    shown = rendered(title, lines, references)
-    wide = Console(highlight=False, width=WIDEST)
-    Console(highlight=False, width=wide.measure(shown).maximum).print(shown)  # a figure is never cut off
-    for line in notes(lines, references):
+    """Print the table, and keep that of runs as JSON beside them."""
+    given = references(recipes.table(table), options)
+    if options.markdown:
+        print_exactly(as_markdown(lines, given))
+    else:
+        shown = rendered(table, lines, given)
+        width = Console(highlight=False, markup=False, width=WIDEST).measure(shown).maximum  # a figure is never cut off
+        Console(highlight=False, markup=False, width=width).print(shown)
+    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
+    for line in notes(lines, given):
         console.print(line)
-    console.print(
-        f"On {first.hardware}, {first.precision}; torch {first.versions['torch']}, l2i {first.versions['l2i']}."
-    )
-    path = Path(options.out) / f"{table}.json"
-    write_whole(path, (json.dumps(kept(lines, references), indent=2) + "\n").encode())
-    console.print(f"Kept in {path}.")
+    if options.from_ is None:
+        path = Path(options.out) / f"{table}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)  # where all was kept, nothing was trained
+        write_whole(path, (json.dumps(as_json(lines, given), indent=2) + "\n").encode())
+        console.print(f"Kept in {path}.")
 
 
-def notes(lines: list[Line], references: dict[str, float]) -> list[str]:
+def notes(lines: list[Line], given: dict[str, float]) -> list[str]:
     """What one has to know to read the table."""
-    first = lines[0].results[0]
-    found = [f"{first.figure_name}: {first.definition}."]
+    results = [result for line in lines for result in line.results]
+    found = [f"{result.figure_name}: {result.definition}." for result in results]
     if any(line.same_steps for line in lines):
         found.append(
             "Δ: L2I minus its baseline, paired by seed, after as many steps or as long a time; below 0, L2I is better."
         )
-    beside = max(result.at_once for line in lines for result in line.results)
-    found.append(f"seconds: of a run, on average{f', {beside} side by side' if beside > 1 else ''}.")
-    shorter = [line for line in lines if line.paper and line.paper_steps and line.steps != line.paper_steps]
-    found += dict.fromkeys(budget(line) for line in shorter)  # each once
-    marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in references}
+    if any(line.control for line in lines):
+        found.append(
+            "Δ control: L2I minus its control, whose outer step takes the hold-out samples as more labelled ones, and "
+            "imputes nothing; below 0, L2I is better."
+        )
+    beside = max(result.at_once for result in results)
+    found.append(f"minutes: of a run, on average{f', {beside} side by side' if beside > 1 else ''}.")
+    found += [budget(x) for x in lines if x.paper and x.paper_steps and x.steps != x.paper_steps]
+    marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in given}
     found += [f"* {name}: {figure.note}." for name, figure in marked.items() if figure and figure.note]
-    for line in lines:
-        shared = {result.at_once for each in (line, line.same_steps) if each for result in each.results}
-        if len(shared) > 1:
-            found.append(f"Mind that {line.name} and its baseline shared the device with other runs to another extent.")
-        if line.same_time and not 0.9 < line.time() / line.same_time.time() < 1.1:
+    found += [told for line in lines for told in doubts(line)]
+    versions = [f"torch {r.versions['torch']}, l2i {r.versions['l2i']}" for r in results]
+    found += [f"On {r.hardware}, {r.precision}; {told}." for r, told in zip(results, versions, strict=True)]
+    return list(dict.fromkeys(found))  # each once
+
+
+def doubts(line: Line) -> list[str]:
+    """What makes a line, or its differences, doubtful."""
+    found = []
+    shared = {result.at_once for each in (line, line.same_steps) if each for result in each.results}
+    if len(shared) > 1:
+        found.append(f"Mind that {line.name} and its baseline shared the device with other runs to another extent.")
+    if line.same_time and not 0.9 < line.time() / line.same_time.time() < 1.1:
+        found.append(f"Mind that {line.name} and its 'longer' baseline differ in time: the machine was not at rest.")
+    for other in line.against:
+        both, counts = len(other.seeds & line.seeds), f"{len(line.seeds)} and {len(other.seeds)}"
+        pair = f"Mind that {line.name} and {other.name}, of {counts} seeds, share"
+        if other.seeds != line.seeds:
             found.append(
-                f"Mind that {line.name} and its 'longer' baseline differ in time: the machine was not at rest."
+                f"{pair} {both}: Δ is over {'those' if both > 1 else 'that one'}." if both else f"{pair} none."
             )
-        found += [f"warning: {line.name}, seed {r.seed}: {told}" for r in line.results for told in r.warnings]
-    return found
+    return found + [f"warning: {line.name}, seed {r.seed}: {told}" for r in line.results for told in r.warnings]
 
 
 def budget(line: Line) -> str:
@@ -108,9 +147,9 @@ def budget(line: Line) -> str:
     )
 
 
-def kept(lines: list[Line], references: dict[str, float]) -> list[dict[str, Any]]:
+def as_json(lines: list[Line], given: dict[str, float]) -> list[dict[str, Any]]:
     """The table as JSON."""
-    return [{"cell": name, "figure": value} for name, value in references.items()] + [
+    return [{"cell": name, "figure": value} for name, value in given.items()] + [
         {
             "cell": line.name,
             "paper": None if line.paper is None else line.paper._asdict(),
@@ -123,12 +162,17 @@ def kept(lines: list[Line], references: dict[str, float]) -> list[dict[str, Any]
 
 def planned(table: str, options: CompareOptions) -> list[str]:
     """What would be trained, a cell a line."""
+    if options.markdown:
+        raise InputError("--markdown does not go with --dry-run, which prints no table; leave one of them out")
     found = recipes.table(table)
+    kept = None if options.keep is None else kept_in(options.keep, found)
     lines = []
     for cell, runs in plan(found, options).items():
-        for run in runs:
+        there = {} if kept is None else kept.those(runs)
+        left = [run for run in runs if run.seed not in there]
+        for run in left:
             check(folder_of(run), placed(run))
-        done = sum(is_done(run) for run in runs)
+        done = len(there) + sum(is_done(run) for run in left)
         steps = f"{runs[0].steps:,} of the recipe's {found.run(cell).steps:,} steps"
         paper = f", the paper's figure {found.figure(cell)}" if found.figure(cell) else ""
         count = f"{len(runs)} seed{'s' * (len(runs) > 1)}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from l2i.arguments import flag
 from l2i.own.reading import ReadOptions
 
 
@@ -21,7 +22,8 @@ class CompareOptions:
     """Train the cells of a table over several seeds and set their figures side by side, and beside the paper's."""
 
     cells: tuple[str, ...] = ()
-    """Cells to train, with or without the table's name; those that the table names by default."""
+    """Cells to train, with or without the table's name; those that the table names by default.
+    With --from, cells to show; all that have results by default."""
     seeds: int | None = None
     """Seeds 0, 1, … a cell, by default as many as the table asks for; one seed is one split, start and order."""
     steps: int | None = None
@@ -42,6 +44,13 @@ class CompareOptions:
     """Fields of every run that should not be the recipe's, as in model.weights=FOLDER optim.lr=1e-4."""
     dry_run: bool = False
     """Say what would be trained, and train nothing."""
+    keep: str | None = None
+    """Folder to copy each run's result and metrics to once it is done, as TABLE/CELL-seedN.json and .jsonl.
+    Runs whose results are there already are not trained, but taken as they are, whatever --change says."""
+    from_: Annotated[str | None, flag("from")] = None
+    """Train nothing: print the table of the results that such a folder holds, over as many seeds as there are."""
+    markdown: bool = False
+    """Print the table as Markdown, as docs/results.md has it, and what else there is to say on stderr."""
     data: Place = field(default_factory=Place)
     """Where the data is."""
 

@@ -15,6 +15,7 @@ from l2i.launched import index, started
 from l2i.options import BenchOptions, CompareOptions, EvaluateOptions, PicturesOptions
 from l2i.own.commands import export, fit, impute, predict, report
 from l2i.registry import unknown
+from l2i.study.command import study
 from l2i.tune.command import tune
 
 DRY = "--dry-run"
@@ -35,6 +36,8 @@ usage: l2i COMMAND …
                                  baseline against L2I on the same splits, beside the paper's figures
   tune RECIPE [--trials N] [--storage URL] [--dry-run] …
                                  search its settings, chosen on validation samples; continued and shared by processes
+  study [PROBLEM …] [--part P] [--seeds A:B] [--dry-run] [--from FOLDER] …
+                                 what makes L2I help: small problems, arms tuned alike, settings one at a time
   evaluate RUN [--device D]      the averaged model of a run folder, on its validation and test samples
   pictures RUN [--baseline RUN]  plots of a run: costs before and after an update, landmarks on faces
   bench [--device D] [--json] …  step times, memory and the time floor of this machine
@@ -211,6 +214,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "export": export,
     "compare": compare,
     "tune": tune,
+    "study": study,
     "evaluate": evaluate,
     "pictures": pictures,
     "bench": bench,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-import types
 import typing
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from l2i.data.augment import Augment
 from l2i.data.loader import Batches
 from l2i.data.tokenized import Text
-from l2i.errors import InputError
 from l2i.methods import METHODS
 from l2i.methods.base import Method
 from l2i.methods.fixmatch import FixMatch
 from l2i.models.base import Network
-from l2i.registry import load, unknown
+from l2i.plain import built, check_names
+from l2i.registry import load
 
 Precision = Literal["auto", "float32", "tf32", "bf16", "float64"]
 
@@ -86,8 +83,23 @@ class L2I:
 
     outer_update: Literal["off", "normalized", "paper"] = "normalized"
     """off: the base method alone; normalized: one step on g_base + ρ·‖g_base‖/‖g_outer‖·g_outer; paper: Algorithm 1."""
-    rho: float = 0.3
-    """ρ, the share of the outer gradient in a normalized update."""
+    rho: float = 0.1
+    """ρ, the share of the outer gradient in a normalized update; recipes and fits of a regression have 0.3."""
+    fade: float = 0.0
+    """p, where ρ is to fade as the hold-out labels are learned: it is multiplied by (C^H / C^H of guessing)^p; 0 for a
+    ρ that stays."""
+    rho_least: float = 0.1
+    """What ρ does not fade below."""
+    rho_schedule: Literal["constant", "falling", "rate", "weight"] = "constant"
+    """Whether ρ stays, falls linearly to 0, or follows the schedule of the learning rate or of λ."""
+    turn: bool = False
+    """Whether a normalized update keeps the length of g_base: the outer gradient turns a step, and does not lengthen
+    it."""
+    start: int | float = 0
+    """The step from which the outer step is taken, or a share of the run such as 0.2."""
+    through: Literal["labels", "parameters"] = "labels"
+    """What the outer gradient is taken through: the imputed labels; or θ itself, as if the hold-out batch were more
+    labelled samples: a control, which shows what of a gain is not owed to imputing."""
     labels: Literal["output", "learnable"] = "output"
     """Labels as the model's output (O) or as learnable parameters (L)."""
     hypergradient: Literal["last_layer", "exact", "finite_difference", "last_layer_paper", "unrolled"] = "last_layer"
@@ -96,9 +108,10 @@ class L2I:
     """What takes the look-ahead step under the last-layer rules: the head, or all parameters."""
     head: str | None = None
     """Name of the head within the model; its last nn.Linear by default."""
-    outer_target: Literal["soft", "tanh", "method"] = "soft"
+    outer_target: Literal["soft", "tanh", "cross_entropy", "sharpened", "masked", "logits", "method"] = "soft"
     """What the outer step imputes: soft labels with the squared distance; the same, both squashed by tanh (the released
-    code for landmarks); or the method's own labels and distance."""
+    code for landmarks), with cross-entropy, with labels sharpened, with confident labels alone, or with outputs before
+    the softmax; or the method's own labels and distance."""
     holdout: Literal["joint", "separate"] = "joint"
     """Hold-out samples drawn again from the labelled ones, or 40 % of the labels of each class set aside."""
     eta: float | None = None
@@ -181,12 +194,12 @@ def replace(run: Run, **changes: Any) -> Run:
     """
     if isinstance(changes.get("method"), str):
         changes["method"] = load("method", METHODS, changes["method"])()
-    _check_names(run, changes, "")
+    check_names(run, changes, "")
     done = dict(changes)
     for name, value in changes.items():
         if isinstance(value, dict):
             section = getattr(run, name)
-            _check_names(section, value, f"{name}.")
+            check_names(section, value, f"{name}.")
             done[name] = dataclasses.replace(section, **value)
     return dataclasses.replace(run, **done)
 
@@ -204,42 +217,3 @@ def from_json(plain: dict[str, Any]) -> Run:
     method = dict(fields.pop("method", {}))
     cls = load("method", METHODS, method.pop("name", "?"))
     return typing.cast(Run, built(Run, {**fields, "method": built(cls, method, "method.")}))
-
-
-def _check_names(section: Any, names: Iterable[str], path: str) -> None:
-    """That a dataclass has these fields; otherwise say which one may have been meant."""
-    known = [path + f.name for f in dataclasses.fields(section)]
-    for name in names:
-        if path + name not in known:
-            raise unknown("field", path + name, known, "l2i train RECIPE --help")
-
-
-def built(cls: type, plain: dict[str, Any], path: str = "") -> Any:
-    """A dataclass from JSON; `path` is what its fields' names are led by in messages."""
-    hints = typing.get_type_hints(cls)
-    _check_names(cls, plain, path)
-    return cls(**{name: _value(hints[name], value, path + name) for name, value in plain.items()})
-
-
-def _value(hint: Any, value: Any, path: str) -> Any:
-    """`value` as a field of type `hint` takes it from JSON."""
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return built(typing.cast(type, hint), value, path + ".")
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_value(options[0], item, path) for item in value)
-    if origin is types.UnionType or origin is typing.Union:
-        plain = [option for option in options if isinstance(option, type)]
-        fitting = [option for option in plain if isinstance(value, option) and not isinstance(value, bool)]
-        return value if fitting else _value(next(o for o in options if o is not type(None)), value, path)
-    if origin is dict and isinstance(value, dict):
-        return {name: _value(options[1], item, path) for name, item in value.items()}
-    if hint is Any or (origin is Literal and value in options):
-        return value
-    if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) == (hint is bool):
-        return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-        return float(value)
-    raise InputError(
-        f"{path}={value!r} does not fit; it takes {' | '.join(map(str, options)) or getattr(hint, '__name__', hint)}"
-    )

@@ -83,6 +83,35 @@ class TuneOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """Train small problems without L2I, with it and with its control, each tuned alike, and settings one at a time.
+
+    PROBLEM is one or more names, as digits-fixmatch; all by default ('--dry-run' shows them). Runs that are kept are
+    not trained again, so that a study that was cut goes on. Several processes may share a folder, each with its own
+    problems, part or seeds: what two of them begin at the same time is trained twice.
+    """
+
+    part: Literal["pace", "tuning", "arms", "settings", "course", "all"] = "all"
+    """pace: how much longer a step takes with L2I; tuning: a rate and a λ for each arm, by validation figures; arms:
+    the arms so tuned, on fresh seeds; settings: one of L2I's changed at a time; course: runs looked at on their way."""
+    seeds: str | None = None
+    """FIRST:LAST, the seeds from FIRST up to LAST, which is left out; by default 0:8 for arms, 0:5 for settings and 0:3
+    for course."""
+    keep: str = "results/study"
+    """Folder for what is found, PROBLEM.jsonl, a line a run."""
+    dry_run: bool = False
+    """Say what would be trained, and train nothing."""
+    from_: Annotated[str | None, flag("from")] = None
+    """Train nothing: print the tables of what such a folder holds."""
+    markdown: bool = False
+    """Print the tables as Markdown, as docs/study.md has them."""
+    plots: str | None = None
+    """With --from, folder to write gains.png, settings.png and course.png to."""
+    data: Place = field(default_factory=Place)
+    """Where the data is."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
     """The averaged model of a run folder, on its validation and test samples, as JSON."""
 

@@ -65,6 +65,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "method.entropy": (0, 1e6),
     "method.annealing_share": (1e-9, 1),
     "l2i.rho": (0, 1e6),
+    "l2i.rho_least": (0, 1e6),
+    "l2i.fade": (0, 100),
+    "l2i.start": (0, MANY),
     "l2i.eta": (1e-12, 1e12),
     "l2i.eta_z": (0, 1e12),
     "l2i.inner_steps": (1, 1000),
@@ -91,6 +94,7 @@ COUNTS = (
     "method.rampup",
     "optim.milestones",
     "optim.warmup",
+    "l2i.start",
 )  # or shares
 
 
@@ -177,5 +181,9 @@ def _outer(run: Run, l2i: L2I) -> None:
         raise InputError("l2i.outer_optimizer='own' needs l2i.outer_rate, its learning rate")
     if l2i.inner_steps != 1 and l2i.eta is None:
         raise InputError(f"l2i.inner_steps={l2i.inner_steps} looks ahead by real steps; set l2i.eta")
+    if l2i.through == "parameters" and l2i.outer_update == "paper":
+        raise InputError("l2i.through='parameters' is a control for 'normalized' updates; use that or through='labels'")
+    if l2i.labels == "learnable" and l2i.outer_target == "logits":
+        raise InputError("l2i.outer_target='logits' imputes no labels that could be learned; use labels='output'")
     if l2i.outer_optimizer == "own" and l2i.outer_update == "normalized":
         raise InputError("a normalized update is one step of one optimizer; l2i.outer_optimizer='own' is for 'paper'")

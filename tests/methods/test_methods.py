@@ -12,7 +12,6 @@ from l2i.batch import Imputed
 from l2i.bilevel import lookahead
 from l2i.methods import METHODS
 from l2i.methods.mixmatch import MixMatch
-from l2i.methods.pi_model import SquashedPiModel
 from l2i.registry import load
 from problems import Problem, imputing_methods, problem
 
@@ -233,11 +232,3 @@ def test_uda_costs_nothing_where_all_is_known() -> None:
     p = problem("uda")
     certain = 50.0 * F.one_hot(p.batch.labeled.y, 4).double()
     assert float(p.supervised().cost(certain, p.impute().detached())) == 0.0
-
-
-def test_the_squashed_distance_is_that_of_tanhs() -> None:
-    p = problem("pi-model")
-    student = SquashedPiModel(student_view="strong").student(p.task, lookahead(p.model, p.params), p.batch)
-    assert torch.equal(student.inputs, p.batch.unlabeled.strong)
-    f, z = torch.randn(6, 4).double(), torch.rand(6, 4).double()
-    assert torch.allclose(student.cost(f, Imputed.whole(z)), (f.softmax(1).tanh() - z.tanh()).square().mean())

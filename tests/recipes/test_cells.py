@@ -56,6 +56,7 @@ def test_every_cell_of_the_paper_has_a_name() -> None:
         for table in ("cifar10", "cifar100")
         for method, update in [("sl", ""), ("uda", ""), ("uda", "-l2i"), ("uda", "-l2i-paper")]
     }
+    ours |= {f"aflw/{m}-l2i-{n}" for m in ("pseudo-label", "mean-teacher") for n in (91, 182, 455)}  # control
     ours |= {f"imdb/{method}" for method in ("fixmatch", "mean-teacher")}
     ours |= {f"imdb/{method}-{update}" for method in ("fixmatch", "mean-teacher") for update in UPDATES}
     ours |= {f"imdb/uda-{update}-20" for update in UPDATES}  # exact

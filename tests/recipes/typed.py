@@ -50,7 +50,13 @@ DEFAULTS: dict[str, Any] = {
     "l2i.inner_weight": 1.0,
     "l2i.outer_optimizer": "shared",
     "l2i.outer_rate": None,
-    "l2i.rho": 0.3,
+    "l2i.rho": 0.1,
+    "l2i.fade": 0.0,
+    "l2i.rho_least": 0.1,
+    "l2i.rho_schedule": "constant",
+    "l2i.turn": False,
+    "l2i.start": 0,
+    "l2i.through": "labels",
     "l2i.outer_every": 1,
     "l2i.outer_unlabeled": 0,
     "l2i.share": True,
@@ -245,7 +251,7 @@ IMAGENET_SL = {0.05: 30_120, 1.0: 600_600}  # 120 epochs of 64,058 or 1,281,167 
 HOLDOUT = {"cifar10": 64, "cifar100": 64, "aflw": 128, "imagenet": 256, "imdb": 8}
 UPDATES: dict[str, dict[str, Any]] = {
     "off": {"l2i.outer_update": "off"},
-    "normalized": {"l2i.outer_update": "normalized", "l2i.eta": None, "l2i.rho": 0.3, "l2i.inner_supervised": False},
+    "normalized": {"l2i.outer_update": "normalized", "l2i.eta": None, "l2i.inner_supervised": False},
     "paper": {"l2i.outer_update": "paper", "l2i.inner_supervised": True, "l2i.outer_optimizer": "shared"},
 }
 SHARED = {"l2i.labels": "output", "l2i.hypergradient": "last_layer", "l2i.holdout": "joint", "l2i.inner_steps": 1}
@@ -254,6 +260,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "exact": {"l2i.hypergradient": "exact"},
     "learnable": {"l2i.labels": "learnable"},
     "separate": {"l2i.holdout": "separate"},
+    "control": {"l2i.through": "parameters"},
     "holdout32": {"batch.holdout": 32},
     "holdout128": {"batch.holdout": 128},
     "k1": {"l2i.hypergradient": "exact", "l2i.inner_steps": 1, "l2i.eta": 0.3},
@@ -294,6 +301,8 @@ def expected(table: str, cell: Cell) -> dict[str, Any]:
     if cell.update == "off":
         return found
     found |= {**SHARED, "batch.holdout": HOLDOUT[table], **ABLATIONS[cell.ablation]}
+    if table == "aflw":
+        found["l2i.rho"] = 0.3  # ours, as everywhere
     if table == "aflw" and (cell.update == "paper" or cell.ablation.startswith("k")):
         found["l2i.eta_schedule"] = "rate"  # released code
     if cell.update == "paper":

@@ -83,7 +83,7 @@ def norm(gradient: Params) -> Tensor:
     return size
 
 
-def scale_of(size: Tensor, own: Tensor, *, ratio: float) -> Tensor:
+def scale_of(size: Tensor, own: Tensor, *, ratio: float | Tensor) -> Tensor:
     """What brings a gradient of norm `own` to `ratio` times `size`; nothing, where it has vanished."""
     return torch.where(own > 0, ratio * size / own, own)
 

@@ -23,6 +23,7 @@ SETTINGS: dict[str, dict[str, Any]] = {  # of methods, where their own defaults 
     "vat": {"epsilon": 1.0},
 }
 TABLE_WEIGHT = 30.0  # of mean teacher's consistency, classes of a table
+TARGET_RHO = 0.3  # the strength of L2I, regression
 TARGET_WEIGHT = 1.0  # of consistency, regression
 FEW, MANY = 32, 64  # labelled samples of a mini-batch, at least and at most
 PASSES = 20  # over the unlabelled samples, where there are many
@@ -61,7 +62,8 @@ def chosen(facts: Facts, *, method: str = "auto", impute: bool = True) -> tuple[
     made, why = for_texts(facts) if facts.text else for_samples(facts)
     run = replace(made, method=load("method", METHODS, name)(**settings_for(name, facts)))
     update = "normalized" if run.method.imputes and impute else "off"
-    run = paced(replace(run, l2i={"outer_update": update}), run.steps, evaluations_for(facts))
+    strength = {"rho": TARGET_RHO} if facts.classes is None else {}
+    run = paced(replace(run, l2i={"outer_update": update, **strength}), run.steps, evaluations_for(facts))
     return run, {"method": why_method, **why}
 
 

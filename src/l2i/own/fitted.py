@@ -11,10 +11,10 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from l2i.config import built
 from l2i.data.limits import check_tree, plain_file
 from l2i.errors import InputError
 from l2i.own.read_parquet import read_parquet
+from l2i.plain import built
 from l2i.training.checkpoint import write_whole
 from l2i.training.folder import FIT
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from l2i.config import built
 from l2i.errors import InputError
 from l2i.own.prepare import ImageInputs, TableInputs
 from l2i.own.prepare_text import TextInputs
+from l2i.plain import built
 
 AnyInputs = TableInputs | ImageInputs | TextInputs
 KINDS = {"table": TableInputs, "images": ImageInputs, "text": TextInputs}

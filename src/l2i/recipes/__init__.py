@@ -18,6 +18,11 @@ TABLES: dict[str, str] = {
     "cifar100": "l2i.recipes.cifar:CIFAR100",
     "imagenet": "l2i.recipes.imagenet:TABLE",
     "imdb": "l2i.recipes.imdb:TABLE",
+    "fashion": "l2i.recipes.small:FASHION",
+    "breast-cancer": "l2i.recipes.small:BREAST_CANCER",
+    "diabetes": "l2i.recipes.small:DIABETES",
+    "friedman": "l2i.recipes.small:FRIEDMAN",
+    "small-faces": "l2i.recipes.small:SMALL_FACES",
 }
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from l2i.config import L2I, Run
 
 Update = Literal["off", "normalized", "paper"]
+REGRESSION = 0.3  # ρ where targets are numbers, three times that of classes (docs/study.md)
 MARKS: dict[Update, str] = {"off": "", "normalized": "-l2i", "paper": "-l2i-paper"}
 FIGURES = Path(__file__).with_name("paper.csv")
 
@@ -78,15 +79,20 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "exact": {"hypergradient": "exact"},
     "learnable": {"labels": "learnable"},
     "separate": {"holdout": "separate"},
+    "control": {"through": "parameters"},
     **{f"k{count}": {"hypergradient": "exact", "inner_steps": count} for count in (1, 2, 3)},
 }
 
 
-def outer_step(cell: Cell, eta: float, *, eta_schedule: Literal["constant", "rate"] = "constant") -> L2I:
+def outer_step(
+    cell: Cell, eta: float, *, eta_schedule: Literal["constant", "rate"] = "constant", rho: float | None = None
+) -> L2I:
     """L2I as a cell has it; `eta` is for the paper's rule, and for every rule with a number of inner steps."""
     from l2i.config import L2I
 
     changes = {"outer_update": cell.update, **ABLATIONS.get(cell.ablation, {})}
+    if rho is not None:
+        changes["rho"] = rho
     if cell.update == "paper":
         changes["inner_supervised"] = True
     if cell.update == "paper" or "inner_steps" in changes:
@@ -106,6 +112,11 @@ def imputing(method: str, labels: int | float, *, ablations: Iterable[str] = ())
     """A method with L2I, by the library's default rule and by the paper's, as it is and with each ablation."""
     updates: tuple[Update, ...] = ("normalized", "paper")
     return [Cell(method, labels, update, ablation) for ablation in ("", *ablations) for update in updates]
+
+
+def control(method: str, labels: int | float) -> Cell:
+    """More labelled samples in place of the outer step, at the same strength: what L2I has to be better than."""
+    return Cell(method, labels, "normalized", "control")
 
 
 @cache

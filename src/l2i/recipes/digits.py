@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from l2i.methods import METHODS
-from l2i.recipes.cells import Cell, Table, imputing, named, outer_step
+from l2i.recipes.cells import Cell, Table, control, imputing, named, outer_step
 from l2i.registry import load
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def cells() -> list[Cell]:
     found = [Cell("supervised", LABELS)]
     for method in METHODS:
         if method != "supervised":
-            found += [Cell(method, LABELS), *imputing(method, LABELS)]
+            found += [Cell(method, LABELS), *imputing(method, LABELS), control(method, LABELS)]
     return found
 
 

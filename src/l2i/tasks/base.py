@@ -71,6 +71,11 @@ class Task(ABC):
     def meaning(self) -> str:
         """What the main figure says, in words."""
 
+    @property
+    @abstractmethod
+    def guess(self) -> float:
+        """ℓ of an output that knows nothing of its input."""
+
     def figure(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The main figure."""
         return self.figures(outputs, y)[self.figure_name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +25,10 @@ class Classification(Task):
     kind: ClassVar[str] = "classification"
     figure_name: ClassVar[str] = "error (%)"
     meaning: ClassVar[str] = "share of samples given a wrong class"
+
+    @property
+    def guess(self) -> float:
+        return math.log(self.outputs)
 
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(outputs, target, reduction="none")

@@ -29,6 +29,10 @@ class Regression(Task):
     eyes: tuple[int, int] | None = None
     """Which points are the eyes, where errors are measured in their distance."""
 
+    @property
+    def guess(self) -> float:
+        return 1.0  # the mean, in spreads
+
     @staticmethod
     def standardized(y: Tensor, *, points: bool = False, eyes: tuple[int, int] | None = None) -> Regression:
         """The task for labels `y` [N, D], with their mean and spread; a constant coordinate keeps its units."""

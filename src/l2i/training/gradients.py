@@ -9,15 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from l2i.batch import Batch, Imputed, Net, Params, Student
+from l2i.batch import Batch, Imputed, Labeled, Net, Params, Student
 from l2i.bilevel.head import Head
 from l2i.bilevel.hypergradient import Cost
 from l2i.bilevel.inner import leaves, lookahead
 from l2i.bilevel.outer import OuterGradient, OuterStep
 from l2i.config import Run
 from l2i.lanes import IN_TURN, Lanes
-from l2i.methods.base import Costs, Method
-from l2i.methods.pi_model import PiModel, SquashedPiModel
+from l2i.methods.base import Costs
 from l2i.ranks import here
 from l2i.tasks.base import Task
 from l2i.training.clock import Clock
@@ -25,6 +24,7 @@ from l2i.training.flat import Flat
 from l2i.training.passed import Passed
 from l2i.training.precision import Autocast, matrices, rounded
 from l2i.training.statistics import Moving, Statistics
+from l2i.training.targets import outer_method
 
 
 class BaseGradient(NamedTuple):
@@ -39,7 +39,7 @@ class BaseGradient(NamedTuple):
 
 
 class HeldGradient(NamedTuple):
-    """What the outer step gives, in one piece: see `OuterGradient`."""
+    """What the outer step gives, in one piece and over all processes: see `OuterGradient`."""
 
     gradient: Tensor
     c_h: Tensor
@@ -73,9 +73,7 @@ class Gradients:
         self.network, self.outer_step = network, outer
         self.imputer = {"model": network, "teacher": teacher}[run.method.imputer]
         self.statistics = Statistics(network)
-        view = run.method.student_view
-        targets = {"soft": PiModel(student_view=view), "tanh": SquashedPiModel(student_view=view), "method": run.method}
-        self.outer_method: Method = targets[run.l2i.outer_target]
+        self.outer_method = run.method if outer is None else outer_method(run.l2i.outer_target, run.method, task)
         self.head = None
         if outer is not None and run.l2i.hypergradient.startswith("last_layer"):
             self.head = Head.of(network, outer.head)
@@ -115,6 +113,8 @@ class Gradients:
         """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""
         assert self.outer_step is not None and batch.holdout is not None
         method, task, held = self.outer_method, self.task, batch.holdout
+        if self.run.l2i.through == "parameters":
+            return self.direct(nets, held, lanes)
         if self.run.l2i.outer_unlabeled:
             batch = batch._replace(unlabeled=batch.unlabeled.first(self.run.l2i.outer_unlabeled // here().size))
         with lanes("outer"):
@@ -133,7 +133,15 @@ class Gradients:
                 student = student._replace(seen=nets.student.seen(student.inputs))
             lanes.keep(imputed, student)
             found = self.through_labels(batch, nets, student, imputed, c_h)
-            return HeldGradient(here().mean(self.flat.gathered(found.gradient)), found.c_h)
+            return HeldGradient(here().mean(self.flat.gathered(found.gradient)), here().mean(found.c_h))
+
+    def direct(self, nets: Nets, held: Labeled, lanes: Lanes) -> HeldGradient:
+        """∇C^H at θ, no labels imputed: the gradient of more labelled samples."""
+        with lanes("holdout"):
+            cost = self.task.loss(lookahead(self.network, nets.theta)(held.x), held.y)
+            grads = torch.autograd.grad(cost, list(nets.theta.values()), materialize_grads=True)
+            found = self.flat.gathered(dict(zip(nets.theta, grads, strict=True)))
+            return HeldGradient(here().mean(found), here().mean(cost.detach()))
 
     def through_labels(self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost) -> OuterGradient:
         """The outer step proper, with C^T in its inner step where the run says so."""

@@ -33,6 +33,6 @@ def measured(
         return found, counted
     own = outer.gradient.norm()
     ratio = torch.where(size > 0, own / size, 0 * own)
-    applied = torch.where(own * size > 0, l2i.rho, 0 * own)
+    applied = torch.where(own * size > 0, trainer.clock.faded(outer.c_h, trainer.task.guess), 0 * own)
     realised = applied if l2i.outer_update == "normalized" else ratio
     return {**found, "outer_ratio": realised, "outer_ratio_raw": ratio}, counted

@@ -120,7 +120,10 @@ class Stepper:
                 mine[name].copy_(value)
             return
         states: dict[int, dict[str, Tensor]] = {}
+        held = [p for group in self.optimizer.param_groups for p in group["params"]]
         for name, value in tensors.items():
             index, _, key = name.partition(".")
-            states.setdefault(int(index), {})[key] = value
+            p = held[int(index)]  # a file holds no order of memory, and one kernel for all needs that of the parameters
+            alike = value.shape == p.shape and value.stride() != p.stride()
+            states.setdefault(int(index), {})[key] = torch.empty_like(p).copy_(value) if alike else value
         self.optimizer.load_state_dict({"state": states, "param_groups": self.optimizer.state_dict()["param_groups"]})

@@ -22,7 +22,7 @@ from l2i.training.clock import Clock
 from l2i.training.ema import Teacher
 from l2i.training.evaluate import outputs_of
 from l2i.training.flat import Flat
-from l2i.training.gradients import Gradients
+from l2i.training.gradients import Gradients, HeldGradient
 from l2i.training.measured import measured
 from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
@@ -131,8 +131,7 @@ class Trainer:
         self.loader.turn_to(t)
         if self.draws and self.ranks.size > 1:
             torch.manual_seed(step_seed(f"{self.run.seed}/{t}/{self.ranks.index}"))  # dropout, of each process its own
-        due = t % self.run.l2i.outer_every == 0 if outer is None else outer
-        outer = due and self.outer is not None
+        outer = (self.clock.outer_due(t) if outer is None else outer) and self.outer is not None
         with numerics(self.precision, self.device):
             if self.recorder is None:
                 self.take(outer, IN_TURN)
@@ -151,8 +150,7 @@ class Trainer:
         self.gradients.statistics.settle(self.ranks)
         total = gradient = self.ranks.mean(base.gradient)
         if outer is not None:
-            scale = scale_of(gradient.norm(), outer.gradient.norm(), ratio=self.run.l2i.rho)
-            total = torch.addcmul(gradient, outer.gradient, scale)
+            total = self.joined(gradient, outer)
         self.optimizer(self.flat.split(total), self.clock.rate)  # 6, and 11 where both are at one θ
         if with_outer and outer is None:
             outer = self.gradients.outer(batch, self.gradients.nets(self.params))  # 7 to 10, at θ̂
@@ -163,6 +161,12 @@ class Trainer:
             self.meter.add(found, self.clock.step, counted)
         self.teacher.update(self.model, self.flat.values, self.clock.fresh)
         lanes.join()
+
+    def joined(self, gradient: Tensor, outer: HeldGradient) -> Tensor:
+        """g_base + ρ·‖g_base‖/‖g_outer‖·g_outer, brought back to the length of g_base where the run says so."""
+        size, rho = gradient.norm(), self.clock.faded(outer.c_h, self.task.guess)
+        total = torch.addcmul(gradient, outer.gradient, scale_of(size, outer.gradient.norm(), ratio=rho))
+        return total * scale_of(size, total.norm(), ratio=1.0) if self.run.l2i.turn else total
 
     def base_gradient(self, batch: Batch, t: int) -> Params:
         """The gradient of C^T + λ C^U at step t, which moves the running statistics."""

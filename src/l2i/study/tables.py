@@ -1,0 +1,203 @@
+"""The tables of the study, made of what a folder holds: arms, tuning, settings and the course of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import mean
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from l2i.statistic import with_error
+from l2i.study.course import WATCHED, nearest
+from l2i.study.found import SETTINGS, WITHOUT, Figures, Found, by_seed, differences, in_percent, over, told
+from l2i.study.problems import ARMS, TRIALS, Arm
+from l2i.study.settings import GROUPS
+from l2i.study.trial import Line
+
+NAMES: dict[Arm, str] = {
+    "baseline": "baseline",
+    "longer": "baseline, equal time",
+    "control": "control",
+    "l2i": "L2I",
+}
+AGAINST: dict[str, Arm] = {"Δ same steps": "baseline", "Δ same time": "longer", "Δ control": "control"}
+NONE = "–"
+WIDEST = 400  # characters
+EARLY = 0.1  # share of the steps at which the course is shown, beside its end
+
+Row = Sequence[str]
+
+
+class Sheet(NamedTuple):
+    """What there is to show of a part: a sentence, and tables whose first rows are headings."""
+
+    part: str
+    title: str
+    tables: list[list[Row]]
+
+
+def sheets(found: list[Found]) -> list[Sheet]:
+    """Those that there are lines for."""
+    made = [make(found) for make in (arms, tuning, settings, course)]
+    return [sheet for sheet in made if any(len(rows) > 1 for rows in sheet.tables)]
+
+
+def arms(found: list[Found]) -> Sheet:
+    """The comparison on fresh seeds."""
+    rows: list[Row] = [("problem", "labels", *NAMES.values(), *AGAINST, "seeds")]
+    for each, figures in over(found, Found.arms):
+        gains = [gain(figures["l2i"], figures[arm], each.digits) for arm in AGAINST.values()]
+        shown = [cell_of(figures[arm], each.digits) for arm in ARMS]
+        about = (each.problem.name, str(each.run.data.num_labeled))
+        rows.append((*about, *shown, *gains, str(len(figures["l2i"]))))
+    title = (
+        "Test error in %, of diabetes and friedman RMSE, mean ± standard error over seeds; Δ: L2I minus the other, "
+        "paired by seed; below 0, L2I is better."
+    )
+    return Sheet("arms", title, [rows])
+
+
+def cell_of(figures: Figures, digits: int) -> str:
+    """A mean, and how many runs diverged."""
+    return with_diverged(figures, with_error(told(figures), digits) if told(figures) else "")
+
+
+def gain(ours: Figures, theirs: Figures, digits: int) -> str:
+    """A paired difference, where there are pairs."""
+    found = differences(ours, theirs)
+    return with_error(found, digits, sign="+") if found else NONE
+
+
+def with_diverged(figures: Figures, cell: str) -> str:
+    """A cell, with how many of its runs diverged where some did."""
+    count = sum(figure is None for figure in figures.values())
+    return ", ".join(filter(None, (cell, f"{count} of {len(figures)} diverged" if count else "")))
+
+
+def tuning(found: list[Found]) -> Sheet:
+    """What each arm was given for the comparison."""
+    headings = ("chosen rate", "chosen λ", "validation figure of the choice", "trials × seeds")
+    rows: list[Row] = [("problem", "arm", *headings)]
+    for each in found:
+        rows += [tuned(each, arm) for arm in ARMS if each.those(part="tuning") and each.tuned()]
+    title = (
+        f"Each arm had the same {len(TRIALS)} trials; the rate and λ are times the recipe's, chosen by the validation "
+        "figure, on seeds that the comparison does not have."
+    )
+    return Sheet("tuning", title, [rows])
+
+
+def tuned(each: Found, arm: Arm) -> Row:
+    """An arm's choice."""
+    lr, weight = each.chosen(arm)
+    lines = each.those(part="tuning", arm=arm, lr=lr, weight=weight)
+    validation: Figures = {line["seed"]: line["validation"] for line in lines}
+    trials = f"{len(TRIALS)} × {len(lines)}"
+    return (each.problem.name, NAMES[arm], f"× {lr:g}", f"× {weight:g}", cell_of(validation, each.digits), trials)
+
+
+def settings(found: list[Found]) -> Sheet:
+    """What a change of one setting comes to: a table a group, a column a problem."""
+    columns = over(found, Found.settings)
+    tables: list[list[Row]] = []
+    for group in GROUPS:
+        names = [name for name, of in SETTINGS.items() if of == group and any(name in each for _, each in columns)]
+        rows = [(name.removeprefix(f"{group}: "), *(changed(*column, name) for column in columns)) for name in names]
+        tables += [[(group, *(each.problem.name for each, _ in columns)), *rows]] if rows else []
+    title = (
+        "Change of the error, in % of the baseline's: the run minus that without L2I, paired by seed, mean ± standard "
+        "error; the first row has the baseline's own figure."
+    )
+    return Sheet("settings", title, tables)
+
+
+def changed(each: Found, figures: dict[str, Figures], name: str) -> str:
+    """A setting's cell: its change, and the number of seeds where it is not the baseline's."""
+    if name not in figures:
+        return NONE
+    ours, base = figures[name], figures[WITHOUT]
+    if name == WITHOUT:
+        return f"{cell_of(base, each.digits)} ({seeds(len(base))})"
+    found = in_percent(ours, base, base)
+    cell = with_error(found, 1, sign="+") if found else ""
+    fewer = f" ({seeds(len(ours))})" if len(ours) != len(base) else ""
+    return (with_diverged(ours, cell) or NONE) + fewer
+
+
+def seeds(count: int) -> str:
+    """In words."""
+    return f"{count} seed{'s' * (count > 1)}"
+
+
+def course(found: list[Found]) -> Sheet:
+    """What happens on the way."""
+    headings = ("C^H", "‖g_outer‖/‖g_base‖", "error of imputed labels", "C^H lowered", "test cost lowered", "seeds")
+    rows: list[Row] = [("problem", "arm", *headings)]
+    for each in found:
+        for arm in WATCHED:
+            if lines := each.those(part="course", arm=arm):
+                count = with_diverged(by_seed(lines), str(len(lines)))
+                rows.append((each.problem.name, NAMES[arm], *watched(each, lines), count))
+    title = (
+        "With the recipe's settings, means over seeds. a → b: after a tenth of the steps → at the end. The ratio of "
+        "the gradients is as it came, before ρ. Lowered: the share of looks, some ten a run, at which one more step "
+        "left a lower cost with its outer update than without."
+    )
+    return Sheet("course", title, [rows])
+
+
+def watched(each: Found, lines: list[Line]) -> Iterator[str]:
+    """The cells of an arm's runs, of those that did not diverge."""
+    lines = [line for line in lines if line["figure"] is not None and line["course"]]
+    digits = each.digits - 1 if each.digits == 2 else each.digits
+    yield both(lines, "c_h", lambda value: f"{value:.2g}")
+    yield both(lines, "outer_ratio_raw", lambda value: f"{value:.2g}")
+    yield both(lines, "imputed", lambda value: f"{value:.{digits}f}")
+    for cost in ("c_h", "test_cost"):
+        yield lowered([record for line in lines for record in line["course"]], cost)
+
+
+def both(lines: list[Line], name: str, written: Callable[[float], str]) -> str:
+    """A value early and at the end."""
+    ends = [(early(line)[name], line["course"][-1][name]) for line in lines if all(name in r for r in line["course"])]
+    return " → ".join(written(mean(values)) for values in zip(*ends, strict=True)) or NONE
+
+
+def early(line: Line) -> Line:
+    """The record of a run nearest to a tenth of its steps."""
+    records: dict[int, Line] = {record["step"]: record for record in line["course"]}
+    return records[nearest(records, EARLY * line["steps"])]
+
+
+def lowered(records: list[Line], cost: str) -> str:
+    """How often an outer update lowered a cost."""
+    pairs = [(r[f"{cost}_before"], r[f"{cost}_after"]) for r in records if f"{cost}_before" in r]
+    return f"{100 * mean(after < before for before, after in pairs):.0f} %" if pairs else NONE
+
+
+def as_markdown(sheet: Sheet, folder: str) -> str:
+    """The block of docs/study.md, with the comments that it stands between."""
+    tables = []
+    for headings, *rows in sheet.tables:
+        named = headings[0] == "problem"
+        lines = [headings, *((f"`{row[0]}`" if named else row[0], *row[1:]) for row in rows)]
+        written = [f"| {' | '.join(row)} |\n" for row in lines]
+        tables.append("".join([written[0], "|" + "---|" * len(headings) + "\n", *written[1:]]))
+    start = f"<!-- l2i study --from {folder} --markdown: {sheet.part} -->"
+    return "\n".join([f"{start}\n{sheet.title}\n", *tables]) + "<!-- end -->\n"
+
+
+def show(sheet: Sheet) -> None:
+    """Print the tables as a person reads them."""
+    Console(highlight=False, markup=False, soft_wrap=True).print(f"{sheet.part}: {sheet.title}")
+    for headings, *rows in sheet.tables:
+        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for heading in headings:
+            shown.add_column(heading, justify="left" if heading in (headings[0], "arm") else "right", no_wrap=True)
+        for row in rows:
+            shown.add_row(*row)
+        width = Console(highlight=False, markup=False, width=WIDEST).measure(shown).maximum  # no figure is cut off
+        Console(highlight=False, markup=False, width=width).print(shown)

@@ -1,0 +1,75 @@
+"""Looking at a run on its way: what is seen, and that the run does not notice."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from l2i import Run, Trainer, replace
+from l2i.study.course import SAMPLES, Watcher, averaged, looks
+from l2i.study.problems import PROBLEMS, Arm
+from l2i.study.trial import tried
+from l2i.training.evaluate import outputs_of
+from l2i.training.probe import COLUMNS
+
+SIZES = {"labeled": 8, "unlabeled": 8, "holdout": 8}
+
+
+def small(arm: Arm, **changes: Any) -> Run:
+    """With running statistics, dropout, and moments in the optimizer."""
+    run = replace(
+        PROBLEMS["digits-fixmatch"].run(arm), device="cpu", steps=20, eval_every=2, probe=SAMPLES, batch=SIZES
+    )
+    return replace(run, model={"name": "conv", "width": 4, "dropout": 0.2}, **changes)
+
+
+@pytest.mark.parametrize("arm", ["baseline", "control", "l2i"])
+def test_a_watched_run_ends_as_an_unwatched_one_bit_by_bit(arm: Arm) -> None:
+    ends = []
+    for watch in (None, Watcher(small(arm))):
+        torch.manual_seed(0)
+        ends.append({name: value for name, value in tried(small(arm), watch).items() if name != "seconds"})
+    assert ends[0] == ends[1]
+    assert watch is not None and [record["step"] for record in watch.records] == list(range(2, 21, 2))
+    for record in watch.records:
+        assert {"c_t", "gradient", "imputed"} <= record.keys()
+        seen = {"c_h", "outer_ratio", "outer_ratio_raw", *COLUMNS}
+        assert seen & record.keys() == (set() if arm == "baseline" else seen)
+
+
+def test_imputed_labels_are_measured_against_their_hidden_truth() -> None:
+    watcher = Watcher(run := small("l2i", steps=2))
+    torch.manual_seed(0)
+    tried(run, watcher)
+    torch.manual_seed(0)
+    trainer = Trainer(run)
+    for t in range(2):
+        trainer.step(t)
+    hidden = trainer.splits.unlabeled
+    wrong = outputs_of(trainer.network, hidden, trainer.inputs).argmax(dim=1) != hidden.y
+    assert len(hidden.y) > SAMPLES
+    assert watcher.records[-1]["imputed"] == pytest.approx(100 * float(wrong[:SAMPLES].double().mean()))
+
+
+def test_an_update_is_measured_by_a_step_with_it_and_one_without() -> None:
+    for arm in ("l2i", "control"):
+        run, watcher = small(arm), Watcher(small(arm))
+        tried(run, watcher)
+        assert any(record["c_h_after"] != record["c_h_before"] for record in watcher.records)
+
+
+@pytest.mark.parametrize(
+    ("problem", "steps"),
+    [
+        ("digits-fixmatch", [100, 200, 300, 500, 600, 800, 900, 1100, 1200, 1400, 1500]),
+        ("friedman-mean-teacher", [50, 100, 150, 300, 450, 600, 750, 900, 1050, 1200, 1350, 1500]),
+        ("small-faces-mean-teacher", list(range(50, 501, 50))),
+    ],
+)
+def test_looks_are_evaluations_spread_over_the_run(problem: str, steps: list[int]) -> None:
+    assert sorted(looks(PROBLEMS[problem].run("l2i"))) == steps
+
+
+def test_costs_are_means_over_the_steps_since_the_last_look() -> None:
+    readings = [(1, {"c_t": 2.0, "c_h": 1.0}), (3, {"c_t": 4.0, "c_h": 5.0})]
+    assert averaged(readings) == {"c_t": 3.5, "c_h": 4.0}

@@ -1,0 +1,172 @@
+"""The tables and plots of books that are written by hand, against figures that are computed by hand."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from study_books import Call, Lines, kept, tuned, write
+
+from l2i.statistic import with_error
+from l2i.study.problems import ARMS, PROBLEMS
+from l2i.study.settings import GROUPS, fitting
+
+WITHOUT = "what it is compared with: without L2I"
+ONE, THREE, ENTROPY = "ρ constant: ρ 1", "ρ constant: ρ 3", "labels and distance: cross-entropy"
+FIGURES = {
+    "baseline": [10.0, 20.0, 30.0],
+    "longer": [9.0, 19.0, 32.0],
+    "control": [11.0, 18.0, 33.0],
+    "l2i": [8.0, 17.0, 29.0],
+}
+
+
+def compared(figures: dict[str, list[float | None]], first: int = 0) -> Lines:
+    """Lines of the arms, with the pair that `tuned` makes the best."""
+    return [
+        kept("arms", arm, first + seed, figure, lr=1.0, weight=0.3)
+        for arm, found in figures.items()
+        for seed, figure in enumerate(found)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two problems, one of them a regression."""
+    settings = {WITHOUT: [10.0, 20.0], ONE: [9.0, 21.5], THREE: [12.0, None], ENTROPY: [None, None]}
+    course = [
+        {"step": 4, "c_h": 2.0, "outer_ratio_raw": 0.5, "imputed": 40.0, **costs(1.0, 0.5, 2.0, 2.5)},
+        {"step": 10, "c_h": 1.0, "outer_ratio_raw": 0.25, "imputed": 30.0, **costs(1.0, 0.9, 2.0, 1.5)},
+        {"step": 100, "c_h": 0.5, "outer_ratio_raw": 0.1, "imputed": 20.0, **costs(0.5, 0.6, 1.0, 1.5)},
+    ]
+    other = [{**record, "c_h": 3.0, "imputed": 10.0} for record in course]
+    plain = [{"step": 10, "imputed": 42.0}, {"step": 100, "imputed": 21.0}]
+    lines = [*tuned(), *compared(FIGURES)]
+    lines += [kept("settings", name, seed, f) for name, found in settings.items() for seed, f in enumerate(found)]
+    lines += [kept("course", "l2i", seed, 5.0, course=each) for seed, each in enumerate((course, other))]
+    lines += [kept("course", "baseline", 0, 5.0, course=plain)]
+    write(tmp_path, "digits-fixmatch", lines)
+    small = {arm: [figure / 100 for figure in found] for arm, found in FIGURES.items()}
+    first = [kept("settings", name, 0, figure) for name, figure in {WITHOUT: 0.5, ONE: 0.55}.items()]
+    write(tmp_path, "friedman-mean-teacher", [*tuned(), *compared(small), *first])
+    return tmp_path
+
+
+def costs(held: float, after: float, test: float, tested: float) -> dict[str, float]:
+    return {"c_h_before": held, "c_h_after": after, "test_cost_before": test, "test_cost_after": tested}
+
+
+def test_arms_are_paired_by_seed(folder: Path, l2i: Call) -> None:
+    rows = l2i("study", "--from", folder, "--markdown").table("arms")
+    names = ["baseline", "baseline, equal time", "control", "L2I"]
+    assert rows[0] == ["problem", "labels", *names, "Δ same steps", "Δ same time", "Δ control", "seeds"]
+    assert rows[1] == [
+        "`digits-fixmatch`",
+        "40",
+        *("20.00 ± 5.77", "20.00 ± 6.66", "20.67 ± 6.49", "18.00 ± 6.08"),
+        *("-2.00 ± 0.58", "-2.00 ± 0.58", "-2.67 ± 0.88"),
+        "3",
+    ]
+    assert rows[2][:3] == ["`friedman-mean-teacher`", "60", "0.200 ± 0.058"]
+    assert rows[2][6] == "-0.020 ± 0.006"
+
+
+def test_only_seeds_that_all_arms_have_count_and_each_once(folder: Path, tmp_path: Path, l2i: Call) -> None:
+    before = l2i("study", "--from", folder, "--markdown").table("arms")
+    more = compared({arm: [50.0] for arm in ARMS[:3]}, first=3) + compared({"l2i": [99.0]})
+    write(tmp_path / "more", "digits-fixmatch", [*tuned(), *compared(FIGURES), *more])
+    assert l2i("study", "--from", tmp_path / "more", "--markdown").table("arms") == before[:2]
+
+
+def test_runs_with_settings_that_were_not_chosen_do_not_count(tmp_path: Path, l2i: Call) -> None:
+    others = [{**line, "lr": 2.0, "figure": 1.0} for line in compared(FIGURES)]
+    write(tmp_path, "digits-fixmatch", [*tuned(), *others, *compared(FIGURES)])
+    assert l2i("study", "--from", tmp_path, "--markdown").table("arms")[1][2] == "20.00 ± 5.77"
+
+
+def test_diverged_runs_are_counted_and_left_out(tmp_path: Path, l2i: Call) -> None:
+    figures = {**FIGURES, "control": [None, 18.0, 33.0], "longer": [None] * 3}
+    write(tmp_path, "digits-fixmatch", [*tuned(), *compared(figures)])
+    row = l2i("study", "--from", tmp_path, "--markdown").table("arms")[1]
+    assert row[2:6] == ["20.00 ± 5.77", "3 of 3 diverged", "25.50 ± 7.50, 1 of 3 diverged", "18.00 ± 6.08"]
+    assert row[6:] == ["-2.00 ± 0.58", "–", "-2.50 ± 1.50", "3"]
+
+
+def test_the_choice_of_each_arm_is_shown(tmp_path: Path, l2i: Call) -> None:
+    best = {"baseline": (1.0, 1.0), "longer": (0.5, 1.0), "control": (2.0, 1.0), "l2i": (1.0, 3.0)}
+    write(tmp_path, "digits-fixmatch", tuned(lambda arm, lr, weight: 7.0 if best[arm] == (lr, weight) else 8.0))
+    rows = l2i("study", "--from", tmp_path, "--markdown").table("tuning")
+    assert [row[1:] for row in rows[1:]] == [
+        ["baseline", "× 1", "× 1", "7.00 ± 0.00", "5 × 2"],
+        ["baseline, equal time", "× 0.5", "× 1", "7.00 ± 0.00", "5 × 2"],
+        ["control", "× 2", "× 1", "7.00 ± 0.00", "5 × 2"],
+        ["L2I", "× 1", "× 3", "7.00 ± 0.00", "5 × 2"],
+    ]
+
+
+def test_settings_are_set_against_the_run_without_l2i(folder: Path, l2i: Call) -> None:
+    said = l2i("study", "--from", folder, "--markdown")
+    assert said.table("settings") == [
+        ["what it is compared with", "digits-fixmatch", "friedman-mean-teacher"],
+        ["without L2I", "15.00 ± 5.00 (2 seeds)", "0.500 (1 seed)"],
+    ]
+    ours = with_error([100 * (9 - 10) / 15, 100 * (21.5 - 20) / 15], 1, "+")
+    assert ours == "+1.7 ± 8.3"
+    assert said.table("settings", 1) == [
+        ["ρ constant", "digits-fixmatch", "friedman-mean-teacher"],
+        ["ρ 1", ours, "+10.0"],
+        ["ρ 3", "+13.3, 1 of 2 diverged", "–"],
+    ]
+    assert said.table("settings", 2)[1:] == [["cross-entropy", "2 of 2 diverged", "–"]]
+    assert "Change of the error, in % of the baseline's" in said.out
+
+
+def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, l2i: Call) -> None:
+    names = [name for name, _ in fitting(PROBLEMS["digits-fixmatch"].run("l2i"))]
+    write(tmp_path, "digits-fixmatch", [kept("settings", name, 0, 5.0) for name in sorted(names)])
+    said = l2i("study", "--from", tmp_path, "--markdown")
+    tables = [said.table("settings", place) for place in range(len(GROUPS))]
+    shown = [f"{rows[0][0]}: {row[0]}" for rows in tables for row in rows[1:]]
+    assert shown == names
+
+
+def test_the_course_early_and_at_its_end(folder: Path, l2i: Call) -> None:
+    rows = l2i("study", "--from", folder, "--markdown").table("course")
+    assert rows[1:] == [
+        ["`digits-fixmatch`", "baseline", "–", "–", "42.0 → 21.0", "–", "–", "1"],
+        ["`digits-fixmatch`", "L2I", "2 → 1.8", "0.25 → 0.1", "20.0 → 15.0", "67 %", "33 %", "2"],
+    ]
+
+
+def test_the_text_has_the_cells_of_the_markdown(folder: Path, l2i: Call) -> None:
+    text, said = l2i("study", "--from", folder).out, l2i("study", "--from", folder, "--markdown")
+    plain = [" ".join(line.split()) for line in text.splitlines()]
+    parts = re.findall(r"--markdown: (\w+) -->", said.out)
+    assert parts == ["arms", "tuning", "settings", "course"]
+    assert said.out.count("<!-- end -->\n") == 4
+    for part in parts:
+        for row in said.table(part):
+            assert " ".join(row).replace("`", "") in plain
+
+
+def test_only_the_problems_asked_for_are_shown(folder: Path, l2i: Call) -> None:
+    rows = l2i("study", "friedman-mean-teacher", "--from", folder, "--markdown").table("arms")
+    assert [row[0] for row in rows[1:]] == ["`friedman-mean-teacher`"]
+
+
+def test_the_plots_are_written_and_named(folder: Path, tmp_path: Path, l2i: Call) -> None:
+    said = l2i("study", "--from", folder, "--markdown", "--plots", tmp_path / "seen")
+    paths = [tmp_path / "seen" / f"{name}.png" for name in ("gains", "settings", "course")]
+    assert said.err.splitlines() == [str(path) for path in paths]
+    for path in paths:
+        with Image.open(path) as image:
+            assert 400 <= image.width <= 1400 and 250 <= image.height <= 1200
+            assert len(np.unique(np.asarray(image))) > 20
+
+
+def test_a_plot_that_there_is_nothing_for_is_not_drawn(tmp_path: Path, l2i: Call) -> None:
+    write(tmp_path, "digits-fixmatch", [*tuned(), *compared(FIGURES)])
+    said = l2i("study", "--from", tmp_path, "--plots", tmp_path / "seen")
+    assert said.out.splitlines()[-1] == str(tmp_path / "seen" / "gains.png")
+    assert [path.name for path in (tmp_path / "seen").iterdir()] == ["gains.png"]

@@ -13,6 +13,7 @@ from l2i import InputError, cli, recipes, replace, train
 from l2i.pictures import (
     AFTER,
     BEFORE,
+    GREY,
     TRUTH,
     arrow_factor,
     best_and_worst,
@@ -86,6 +87,18 @@ def test_pictures_lie_in_the_run_folder_which_can_still_be_used(
     assert trained(place / "ours", "aflw/mean-teacher-l2i-91", place / "data") == run
 
 
+def test_landmarks_can_be_drawn_without_the_faces(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shares = {}
+    for name, flags in {"faces": [], "blank": ["--blank"]}.items():
+        code, out, _ = told(capsys, str(place / "ours"), "--out", str(tmp_path / name), *flags)
+        assert code == 0
+        with Image.open(tmp_path / name / "landmarks.png") as image:
+            shares[name] = float((np.asarray(image.convert("RGB")) == GREY).all(axis=2).mean())
+    assert shares["blank"] > 0.3 > 0.1 > shares["faces"]
+
+
 def test_a_run_without_an_update_has_none_to_show(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,7 +169,7 @@ def test_a_run_before_its_first_evaluation_or_with_damaged_rows_is_named(place: 
 def test_the_points_drawn_are_those_that_the_averaged_model_finds(place: Path) -> None:
     run = load_whole(place / "ours", device="cpu")
     base = load_whole(place / "base", device="cpu")
-    named = dict(landmarks([run, base], count=4))
+    named = dict(landmarks([run, base], count=4, blank=False))
     trainer, _ = load_trainer(place / "ours", device="cpu")
     test = trainer.splits.test
     task = trainer.task
@@ -174,7 +187,7 @@ def test_the_points_drawn_are_those_that_the_averaged_model_finds(place: Path) -
 
 def test_imputed_landmarks_are_the_models_own_and_arrows_as_long_as_the_title_says(place: Path) -> None:
     run = load_whole(place / "ours", device="cpu")
-    figure = imputed(run, count=3)
+    figure = imputed(run, count=3, blank=False)
     unlabeled = run.trainer.splits.unlabeled
     row = spread(len(unlabeled.x), 3)[2]
     axes = figure.axes[2]
@@ -193,7 +206,7 @@ def test_imputed_landmarks_are_the_models_own_and_arrows_as_long_as_the_title_sa
 
 def test_costs_show_the_rows_of_the_run(place: Path) -> None:
     run = load_whole(place / "ours", device="cpu")
-    figure = dict(pictures([run], 3, print))["costs"]
+    figure = dict(pictures([run], 3, print, blank=False))["costs"]
     rows = [json.loads(line) for line in (place / "ours" / "metrics.jsonl").read_text().splitlines()]
     upper, _, strip, _ = figure.axes
     np.testing.assert_allclose(upper.lines[0].get_ydata(), [row["c_h_before"] for row in rows])

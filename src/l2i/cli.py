@@ -186,7 +186,7 @@ def pictures(arguments: list[str]) -> int:
     options = parsed(PicturesOptions, rest, f"l2i pictures {folder}", PicturesOptions())
     from l2i.pictures import draw
 
-    chosen = {name: getattr(options, name) for name in ("baseline", "out", "count", "device")}
+    chosen = {name: getattr(options, name) for name in ("baseline", "out", "count", "device", "blank")}
     print(*draw(folder, lambda line: tell(line, 0), **chosen, root=options.data.root), sep="\n")
     return 0
 

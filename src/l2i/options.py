@@ -131,6 +131,8 @@ class PicturesOptions:
     """Folder for the pictures; RUN/pictures by default."""
     count: int = 12
     """Faces in a picture."""
+    blank: bool = False
+    """Landmarks without the faces, for pictures that may go where the faces may not."""
     device: str | None = None
     """cpu, cuda, …; the run's own by default."""
     data: Place = field(default_factory=Place)

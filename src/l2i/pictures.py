@@ -25,6 +25,7 @@ from l2i.training.trainer import Trainer
 TRUTH, BEFORE, AFTER = "#2ecc40", "#ff8c00", "#00c8f0"  # green, orange and cyan, as in the paper
 COLORS = (AFTER, BEFORE)  # of a run and of its baseline
 ACROSS, SIDE, WIDTH = 6, 1.8, 9.0  # faces in a row, the inches that each takes, and those that words take
+GREY = 40  # in place of a face that is not shown
 ARROW = 8.0  # pixels, at most, of an arrow on average
 Say = Callable[[str], object]
 
@@ -38,9 +39,20 @@ class Layer(NamedTuple):
 
 
 def draw(
-    folder: str, say: Say, *, baseline: str | None, out: str | None, count: int, device: str | None, root: str | None
+    folder: str,
+    say: Say,
+    *,
+    baseline: str | None,
+    out: str | None,
+    count: int,
+    device: str | None,
+    root: str | None,
+    blank: bool = False,
 ) -> list[Path]:
-    """Write the pictures of a run, and return their paths; `say` is told what cannot be drawn."""
+    """Write the pictures of a run, and return their paths; `say` is told what cannot be drawn.
+
+    Where `blank`, landmarks are drawn on grey in place of the faces.
+    """
     if count < 1:
         raise InputError(f"count={count} must be at least 1")
     if baseline is not None:
@@ -51,13 +63,13 @@ def draw(
         for run in runs:
             stack.callback(run.trainer.close)
         target.mkdir(parents=True, exist_ok=True)
-        for name, figure in pictures(runs, count, say):
+        for name, figure in pictures(runs, count, say, blank=blank):
             written.append(target / f"{name}.png")
             figure.savefig(written[-1], dpi=100)
     return written
 
 
-def pictures(runs: list[Loaded], count: int, say: Say) -> Iterator[tuple[str, Figure]]:
+def pictures(runs: list[Loaded], count: int, say: Say, *, blank: bool) -> Iterator[tuple[str, Figure]]:
     """Each picture of the first run with its name; a baseline may come second."""
     ours, updates = runs[0], runs[0].trainer.outer is not None
     if probed := [row for row in ours.rows if all(row.get(name) is not None for name in COLUMNS)]:
@@ -67,17 +79,17 @@ def pictures(runs: list[Loaded], count: int, say: Say) -> Iterator[tuple[str, Fi
         say(f"no costs.png: {missing if updates else 'this run takes no outer update'}")
     yield "error", error(runs)
     if isinstance(ours.trainer.task, Regression) and ours.trainer.task.eyes is not None:
-        yield from landmarks(runs, count)
+        yield from landmarks(runs, count, blank=blank)
         if updates:
-            yield "imputed", imputed(ours, count)
+            yield "imputed", imputed(ours, count, blank=blank)
 
 
-def landmarks(runs: list[Loaded], count: int) -> Iterator[tuple[str, Figure]]:
+def landmarks(runs: list[Loaded], count: int, *, blank: bool) -> Iterator[tuple[str, Figure]]:
     """What the averaged models find on test faces: on some of them, and on the best and the worst."""
     test, pairs = runs[0].trainer.splits.test, zip(runs, COLORS, strict=False)
     layers = [Layer(points(run.trainer, run.trainer.predict(test)), color, run.label) for run, color in pairs]
     errors = [percent(runs[0].trainer, layer.points, test.y) for layer in layers]
-    drawn = partial(faces, test, layers[::-1], [shares(each) for each in zip(*errors, strict=True)])
+    drawn = partial(faces, seen(test, blank=blank), layers[::-1], [shares(each) for each in zip(*errors, strict=True)])
     means = shares(each.mean() for each in errors)
     title = f"Landmarks on test faces; the error as a share of the distance between the eyes (on average {means})"
     yield "landmarks", drawn(spread(len(test.y), count), title)
@@ -122,7 +134,7 @@ def error(runs: list[Loaded]) -> Figure:
     return figure
 
 
-def imputed(ours: Loaded, count: int) -> Figure:
+def imputed(ours: Loaded, count: int, *, blank: bool) -> Figure:
     """Unlabelled faces with the labels that the model imputes before and after an update, and how these move."""
     hidden = ours.trainer.splits.unlabeled
     some = hidden.take(torch.tensor(spread(len(hidden.y), count), device=hidden.y.device))
@@ -134,11 +146,17 @@ def imputed(ours: Loaded, count: int) -> Figure:
     title = "Imputed landmarks of unlabelled faces before and after an outer update "
     title += f"({ours.trainer.run.name}, seed {ours.trainer.run.seed}, after step {ours.step:,});\n"
     title += f"arrows: the moves, drawn {factor:,g} times as long; above each face, its error and how that changes"
-    figure = faces(some, layers, captions, list(range(len(captions))), title)
+    figure = faces(seen(some, blank=blank), layers, captions, list(range(len(captions))), title)
     arrows = torch.cat([before, factor * (after - before)], dim=2).numpy(force=True)  # [N, P, 4]
     for axes, arrow in zip(figure.axes, arrows, strict=False):
         axes.quiver(*arrow.T, angles="xy", scale_units="xy", scale=1, color=AFTER, width=0.015)
     return figure
+
+
+def seen(samples: Samples, *, blank: bool) -> Samples:
+    """The faces as they are shown."""
+    assert isinstance(samples.x, Tensor)
+    return samples._replace(x=torch.full_like(samples.x, GREY)) if blank else samples
 
 
 def points(trainer: Trainer, outputs: Tensor) -> Tensor:

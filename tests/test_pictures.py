@@ -92,7 +92,7 @@ def test_landmarks_can_be_drawn_without_the_faces(
 ) -> None:
     shares = {}
     for name, flags in {"faces": [], "blank": ["--blank"]}.items():
-        code, out, _ = told(capsys, str(place / "ours"), "--out", str(tmp_path / name), *flags)
+        code, _, _ = told(capsys, str(place / "ours"), "--out", str(tmp_path / name), *flags)
         assert code == 0
         with Image.open(tmp_path / name / "landmarks.png") as image:
             shares[name] = float((np.asarray(image.convert("RGB")) == GREY).all(axis=2).mean())

@@ -9,13 +9,18 @@ import pytest
 
 from l2i.cli import run
 from l2i.statistic import with_error
+from l2i.study.problems import ARMS
 from l2i.training.evaluate import curve, final_figure
 from l2i.training.log import rows_of
 
 ROOT = Path(__file__).parent.parent
-IMDB = ROOT / "results" / "imdb"
+IMDB, AFLW = (ROOT / "results" / table for table in ("imdb", "aflw"))
 STEPS = 10_000
 OWN_LAYOUT = ("imdb", "study")  # folders whose tables have more, or other, columns
+STUDY = ROOT / "results" / "study"
+STUDY_BLOCK = re.compile(
+    r"^<!-- l2i study --from results/study --markdown: (\w+) -->\n(.*?)^<!-- end -->$", re.M | re.S
+)
 BLOCK = re.compile(r"^<!-- l2i compare (\S+) --from results/ --markdown -->\n(.*?)^<!-- end -->$", re.M | re.S)
 BLOCKS = BLOCK.findall((ROOT / "docs/results.md").read_text(encoding="utf-8"))
 
@@ -56,6 +61,33 @@ def test_the_trials_are_those_of_their_file() -> None:
         assert f"| {setting} | {cells[0]} | {cells[1]} |" in lines
 
 
+def test_the_trials_of_landmarks_are_those_of_their_file() -> None:
+    trials = json.loads((ROOT / "results" / "aflw-trials.json").read_text(encoding="utf-8"))
+    lines = (ROOT / "docs/results.md").read_text(encoding="utf-8").splitlines()
+    for setting in dict.fromkeys(trial["setting"] for trial in trials):
+        found = {(t["method"], t["seed"]): t["figure"] for t in trials if t["setting"] == setting}
+        cells = []
+        for run in [(method, seed) for method in ("mean-teacher", "pseudo-label") for seed in (0, 1)]:
+            figure = found.get(run)
+            cells.append("" if run not in found else "diverged" if figure is None else f"{figure:.2f}")
+        assert f"| {setting} | {' | '.join(cells)} |" in lines
+
+
+def test_outer_updates_lower_costs_as_often_as_the_page_says() -> None:
+    rows = [row for path in AFLW.glob("*-l2i-*.jsonl") for row in rows_of(path.read_bytes())]
+    probed = [row for row in rows if row.get("c_h_before") is not None]
+    shares = [mean(row[f"{cost}_after"] < row[f"{cost}_before"] for row in probed) for cost in ("c_h", "test_cost")]
+    told = f"C^H at {100 * shares[0]:.0f} % and the test cost at {100 * shares[1]:.0f} % of {len(probed):,} evaluations"
+    assert told in " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("path", sorted(AFLW.glob("*-seed*.json")), ids=lambda path: path.stem)
+def test_a_landmark_result_is_that_of_its_evaluations(path: Path) -> None:
+    result, rows = json.loads(path.read_text()), rows_of(path.with_suffix(".jsonl").read_bytes())
+    figure = final_figure(curve(rows, "test"), curve(rows, "validation"), result["steps"], "best")
+    assert (result["figure"], result["steps"]) == (pytest.approx(figure), 22_500)
+
+
 @pytest.mark.parametrize(("table", "block"), BLOCKS, ids=[table for table, _ in BLOCKS])
 def test_a_table_is_what_the_command_prints(
     table: str, block: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -64,6 +96,32 @@ def test_a_table_is_what_the_command_prints(
     monkeypatch.delenv("L2I_DATA", raising=False)
     assert run(["compare", table, "--from", "results/", "--markdown"]) == 0
     assert capsys.readouterr().out == block
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The blocks of docs/study.md by part, and those that the command prints."""
+    if not STUDY.exists():
+        pytest.skip("the study is not there yet")
+    monkeypatch.chdir(ROOT)
+    assert run(["study", "--from", "results/study", "--markdown"]) == 0
+    page = (ROOT / "docs/study.md").read_text(encoding="utf-8")
+    return dict(STUDY_BLOCK.findall(page)), dict(STUDY_BLOCK.findall(capsys.readouterr().out))
+
+
+def test_the_tables_of_the_study_are_what_the_command_prints(study: tuple[dict[str, str], dict[str, str]]) -> None:
+    page, printed = study
+    assert page == printed
+
+
+def test_the_study_holds_nothing_that_its_page_does_not_show(study: tuple[dict[str, str], dict[str, str]]) -> None:
+    page, _ = study
+    for path in sorted(STUDY.iterdir()):
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for part in {line["part"] for line in lines} - {"pace"}:
+            assert re.search(rf"^\|.*\b{path.stem}\b", page[part], re.M), (path.name, part)
+        for row in re.findall(rf"^\| `{path.stem}` .*\| (\d+) \|$", page.get("arms", ""), re.M):
+            assert sum(line["part"] == "arms" for line in lines) == len(ARMS) * int(row)
 
 
 def test_every_folder_of_results_has_its_table() -> None:

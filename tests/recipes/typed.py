@@ -50,7 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "l2i.inner_weight": 1.0,
     "l2i.outer_optimizer": "shared",
     "l2i.outer_rate": None,
-    "l2i.rho": 0.1,
+    "l2i.rho": 0.3,
     "l2i.fade": 0.0,
     "l2i.rho_least": 0.1,
     "l2i.rho_schedule": "constant",
@@ -301,8 +301,6 @@ def expected(table: str, cell: Cell) -> dict[str, Any]:
     if cell.update == "off":
         return found
     found |= {**SHARED, "batch.holdout": HOLDOUT[table], **ABLATIONS[cell.ablation]}
-    if table == "aflw":
-        found["l2i.rho"] = 0.3  # ours, as everywhere
     if table == "aflw" and (cell.update == "paper" or cell.ablation.startswith("k")):
         found["l2i.eta_schedule"] = "rate"  # released code
     if cell.update == "paper":

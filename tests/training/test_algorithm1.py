@@ -53,7 +53,7 @@ def test_trainer_follows_algorithm_1(method, labels, update, rule):
         base = grad(c_t + min(2, t) * c_u, theta)[0]  # λ grows to 2 in 2 steps
         for line in (6, 11)[: 1 + paper]:
             g = base if paper and line == 6 else outer(b)
-            theta.grad = g if paper else base + 0.1 * base.norm() / g.norm() * g
+            theta.grad = g if paper else base + 0.3 * base.norm() / g.norm() * g
             adam.step()
         teacher.lerp_(theta.data.mul_(0.99), 1 - min(1 - 1 / (t + 1), 0.6))
         trainer.step(t)

@@ -151,7 +151,7 @@ def test_every_hypergradient_trains(hypergradient: str) -> None:
     for step in range(3):
         trainer.step(step)
     trainer.meter.check()
-    assert trainer.meter.read()["outer_ratio"] == pytest.approx(0.1)
+    assert trainer.meter.read()["outer_ratio"] == pytest.approx(0.3)
 
 
 def test_state_and_load_reproduce_a_trainer() -> None:
@@ -177,7 +177,7 @@ def test_the_golden_runs_use_the_default_outer_rule() -> None:
         "normalized",
         "last_layer",
         None,
-        0.1,
+        0.3,
     )
 
 

@@ -50,7 +50,7 @@ def test_the_best_is_chosen_on_validation_and_can_be_trained_again(capsys: pytes
     found = trials()
     assert [trial.number for trial in found] == [0, 1, 2, 3]
     assert [trial.value for trial in found] == [result["validation"] for result in results()]
-    assert found[0].params == {"method.weight": 1, "method.threshold": 0.95, "l2i.rho": 0.1, "optim.lr": 0.002}
+    assert found[0].params == {"method.weight": 1, "method.threshold": 0.95, "l2i.rho": 0.3, "optim.lr": 0.002}
     best = min(range(4), key=lambda number: results()[number]["validation"])
     assert f"best: trial {best}, validation error (%) {results()[best]['validation']:.2f}" in told.out
     assert f"its test error (%): {results()[best]['figure']:.2f}, which nothing was chosen by" in told.out
@@ -192,7 +192,7 @@ def test_a_password_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_dry_run_shows_the_space_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tune", "digits", *SMALL, "--dry-run", "--range", "optim.lr=0.01:0.1"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "optim.lr 0.01 0.1 log 0.002 (not searched)" in lines and "l2i.rho 0.01 1 log 0.1" in lines
+    assert "optim.lr 0.01 0.1 log 0.002 (not searched)" in lines and "l2i.rho 0.01 1 log 0.3" in lines
     assert "model.width 16" in lines and not Path("runs").exists()
 
 

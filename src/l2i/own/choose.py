@@ -23,7 +23,7 @@ SETTINGS: dict[str, dict[str, Any]] = {  # of methods, where their own defaults 
     "vat": {"epsilon": 1.0},
 }
 TABLE_WEIGHT = 30.0  # of mean teacher's consistency, classes of a table
-TARGET_RHO = 0.3  # the strength of L2I, regression
+TABLE_RHO = 0.1  # the strength of L2I, classes of a table
 TARGET_WEIGHT = 1.0  # of consistency, regression
 FEW, MANY = 32, 64  # labelled samples of a mini-batch, at least and at most
 PASSES = 20  # over the unlabelled samples, where there are many
@@ -62,7 +62,7 @@ def chosen(facts: Facts, *, method: str = "auto", impute: bool = True) -> tuple[
     made, why = for_texts(facts) if facts.text else for_samples(facts)
     run = replace(made, method=load("method", METHODS, name)(**settings_for(name, facts)))
     update = "normalized" if run.method.imputes and impute else "off"
-    strength = {"rho": TARGET_RHO} if facts.classes is None else {}
+    strength = {"rho": TABLE_RHO} if facts.classes is not None and not facts.images and not facts.text else {}
     run = paced(replace(run, l2i={"outer_update": update, **strength}), run.steps, evaluations_for(facts))
     return run, {"method": why_method, **why}
 
@@ -128,13 +128,13 @@ def values_of(run: Run) -> dict[str, str]:
         "steps": f"{run.steps:,}",
         "batch": f"{run.batch.labeled} labelled + {run.batch.unlabeled} unlabelled",
         "optimizer": f"{optim.name}, rate {optim.lr:g}, {optim.schedule}" + (", warmed up" if optim.warmup else ""),
-        "L2I": "off" if run.l2i.outer_update == "off" else outer_of(run.l2i, texts=texts),
+        "L2I": "off" if run.l2i.outer_update == "off" else outer_of(run.l2i),
     }
 
 
-def outer_of(l2i: L2I, *, texts: bool) -> str:
-    """The outer step in words; of texts with its strength, which is not the usual one."""
-    return f"{l2i.outer_update}, {l2i.hypergradient}" + (f", ρ {l2i.rho:g}" if texts else "")
+def outer_of(l2i: L2I) -> str:
+    """The outer step in words, with its strength where that is not the usual one."""
+    return f"{l2i.outer_update}, {l2i.hypergradient}" + (f", ρ {l2i.rho:g}" if l2i.rho != L2I().rho else "")
 
 
 def network_of(network: Network) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from l2i.methods import METHODS
-from l2i.recipes.cells import REGRESSION, Cell, Table, control, imputing, named, outer_step
+from l2i.recipes.cells import Cell, Table, control, imputing, named, outer_step
 from l2i.registry import load
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def make(name: str, cell: Cell) -> Run:
         batch=Batches(labeled=128, unlabeled=128, holdout=128),
         model=Network(name="tcdcn"),
         method=load("method", METHODS, cell.method)(**settings),
-        l2i=outer_step(cell, eta, eta_schedule="rate", rho=REGRESSION),
+        l2i=outer_step(cell, eta, eta_schedule="rate"),
         optim=Optim(
             name="sgd",
             lr=RATE,

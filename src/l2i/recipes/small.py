@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from l2i.methods import METHODS
-from l2i.recipes.cells import REGRESSION, Cell, Table, control, imputing, named, outer_step
+from l2i.recipes.cells import TABLES, Cell, Table, control, imputing, named, outer_step
 from l2i.registry import load
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def make(settings: Settings, methods: dict[str, dict[str, Any]], name: str, cell
     from l2i.config import Run, replace
 
     shared = settings()
-    rho = REGRESSION if shared.get("final") == "best" else None
+    rho = TABLES if shared["data"]["name"] == "breast-cancer" else None
     method = load("method", METHODS, cell.method)(**methods.get(cell.method, {}))
     run = Run(name=name, threads=1, method=method, l2i=outer_step(cell, eta=10 * RATE, rho=rho))
     return replace(run, **{**shared, "data": {**shared["data"], "num_labeled": cell.labels}})

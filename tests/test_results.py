@@ -67,9 +67,9 @@ def test_the_trials_of_landmarks_are_those_of_their_file() -> None:
     for setting in dict.fromkeys(trial["setting"] for trial in trials):
         found = {(t["method"], t["seed"]): t["figure"] for t in trials if t["setting"] == setting}
         cells = []
-        for run in [(method, seed) for method in ("mean-teacher", "pseudo-label") for seed in (0, 1)]:
-            figure = found.get(run)
-            cells.append("" if run not in found else "diverged" if figure is None else f"{figure:.2f}")
+        for which in [(method, seed) for method in ("mean-teacher", "pseudo-label") for seed in (0, 1)]:
+            figure = found.get(which)
+            cells.append("" if which not in found else "diverged" if figure is None else f"{figure:.2f}")
         assert f"| {setting} | {' | '.join(cells)} |" in lines
 
 

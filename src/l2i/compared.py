@@ -26,6 +26,8 @@ from l2i.training.checkpoint import write_whole
 from l2i.training.folder import check, folder_of, read_result
 
 WIDEST = 300  # characters
+MINUTE = 60.0
+UNITS = {"seconds": 1.0, "minutes": MINUTE}
 OPTIONAL = ("paper", "Δ same time", "Δ control")  # columns that are left out where no line has any
 
 
@@ -41,14 +43,14 @@ def columns(lines: list[Line], given: dict[str, float]) -> dict[str, list[str]]:
         "Δ control": blank + [line.gain(line.control) for line in lines],
         "seeds": blank + [str(len(line.results)) for line in lines],
         "steps": blank + [f"{line.steps:.0f}" for line in lines],
-        "minutes": blank + [minutes(line.time()) for line in lines],
+        unit(lines): blank + [f"{line.time() / UNITS[unit(lines)]:.1f}" for line in lines],
     }
     return {heading: cells for heading, cells in found.items() if heading not in OPTIONAL or any(cells)}
 
 
-def minutes(seconds: float) -> str:
-    """A time, to two digits at least."""
-    return f"{seconds / 60:.1f}" if seconds >= 60 else f"{seconds / 60:.2g}"
+def unit(lines: list[Line]) -> str:
+    """What the times of a table are told in."""
+    return "seconds" if max(line.time() for line in lines) < MINUTE else "minutes"
 
 
 def rendered(table: str, lines: list[Line], given: dict[str, float]) -> Table:
@@ -70,7 +72,7 @@ def as_markdown(lines: list[Line], given: dict[str, float]) -> str:
     """The table as docs/results.md has it."""
     found = columns(lines, given)
     found["cell"] = [f"`{name}`" for name in found["cell"]]
-    headings = ["minutes a run" if heading == "minutes" else heading for heading in found]
+    headings = [f"{heading} a run" if heading in UNITS else heading for heading in found]
     rows = [headings, *zip(*found.values(), strict=True)]
     written = [f"| {' | '.join(row)} |\n" for row in rows]
     return "".join([written[0], "|" + "---|" * len(headings) + "\n", *written[1:]])
@@ -109,7 +111,7 @@ def notes(lines: list[Line], given: dict[str, float]) -> list[str]:
             "imputes nothing; below 0, L2I is better."
         )
     beside = max(result.at_once for result in results)
-    found.append(f"minutes: of a run, on average{f', {beside} side by side' if beside > 1 else ''}.")
+    found.append(f"{unit(lines)}: of a run, on average{f', {beside} side by side' if beside > 1 else ''}.")
     found += [budget(x) for x in lines if x.paper and x.paper_steps and x.steps != x.paper_steps]
     marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in given}
     found += [f"* {name}: {figure.note}." for name, figure in marked.items() if figure and figure.note]

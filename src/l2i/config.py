@@ -88,8 +88,8 @@ class L2I:
     fade: float = 0.0
     """p, where ρ is to fade as the hold-out labels are learned: it is multiplied by (C^H / C^H of guessing)^p; 0 for a
     ρ that stays."""
-    rho_least: float = 0.1
-    """What ρ does not fade below."""
+    rho_least: float = 0.0
+    """What ρ does not fade below, before its schedule."""
     rho_schedule: Literal["constant", "falling", "rate", "weight"] = "constant"
     """Whether ρ stays, falls linearly to 0, or follows the schedule of the learning rate or of λ."""
     turn: bool = False

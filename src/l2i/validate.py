@@ -85,6 +85,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "optim.ema_decay": (0, 0.9999999),
 }
 
+NORMALIZED = ("fade", "rho_least", "rho_schedule", "turn", "through")  # fields of L2I for normalized updates alone
 ENCODERS = ("weights", "pooling", "frozen", "encoder_dropout", "checkpointing")  # fields of a model for texts alone
 COARSE = 0.5  # the least step of VAT that images in bf16 show
 COUNTS = (
@@ -153,6 +154,10 @@ def fields_of(section: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def _outer(run: Run, l2i: L2I) -> None:
+    if l2i.outer_update == "paper":
+        asked = [name for name in NORMALIZED if getattr(l2i, name) != getattr(L2I(), name)]
+        if asked:
+            raise InputError(f"l2i.{asked[0]} is for outer_update='normalized', and this is 'paper'; leave it out")
     if not run.method.imputes:
         raise InputError(f"{run.method.name} imputes no labels, so L2I has none to learn; use l2i.outer_update='off'")
     if l2i.outer_update == "paper" and l2i.eta is None:
@@ -181,8 +186,6 @@ def _outer(run: Run, l2i: L2I) -> None:
         raise InputError("l2i.outer_optimizer='own' needs l2i.outer_rate, its learning rate")
     if l2i.inner_steps != 1 and l2i.eta is None:
         raise InputError(f"l2i.inner_steps={l2i.inner_steps} looks ahead by real steps; set l2i.eta")
-    if l2i.through == "parameters" and l2i.outer_update == "paper":
-        raise InputError("l2i.through='parameters' is a control for 'normalized' updates; use that or through='labels'")
     if l2i.labels == "learnable" and l2i.outer_target == "logits":
         raise InputError("l2i.outer_target='logits' imputes no labels that could be learned; use labels='output'")
     if l2i.outer_optimizer == "own" and l2i.outer_update == "normalized":

@@ -40,6 +40,8 @@ OUTER: dict[str, dict[str, object]] = {
     "L-exact-paper": EXACT | LEARNED | PAPER,
     "L-last": LAST | LEARNED,
     "L-last-paper": LAST | LEARNED | PAPER,
+    "faded-and-turned": LAST | {"rho": 1.0, "fade": 0.5, "turn": True},
+    "control": {"through": "parameters", "rho": 1.0, "fade": 0.5},
     "supervised-inner": EXACT | PAPER | {"inner_supervised": True},
 }
 

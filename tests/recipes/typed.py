@@ -52,7 +52,7 @@ DEFAULTS: dict[str, Any] = {
     "l2i.outer_rate": None,
     "l2i.rho": 0.3,
     "l2i.fade": 0.0,
-    "l2i.rho_least": 0.1,
+    "l2i.rho_least": 0.0,
     "l2i.rho_schedule": "constant",
     "l2i.turn": False,
     "l2i.start": 0,

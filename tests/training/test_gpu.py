@@ -78,6 +78,8 @@ GRAPHED = [
     ("mean-teacher-l2i-paper-250", {"eta": 0.1}),
     ("vat-250", {}),
     ("vat-250", {"outer_update": "normalized", "outer_target": "method"}),
+    ("mean-teacher-l2i-250", {"through": "parameters", "rho": 1.0, "fade": 0.5, "turn": True}),
+    ("mean-teacher-l2i-250", {"start": 0.5, "rho_schedule": "falling"}),
     ("mixup-250", {}),
     ("sl-250", {}),
 ]

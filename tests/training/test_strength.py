@@ -52,7 +52,7 @@ def test_rho_fades_as_the_hold_out_labels_are_learned(cell: str, rho: float, fad
 
 
 def test_a_learned_hold_out_set_leaves_the_least_strength() -> None:
-    clock = Trainer(small(rho=1.0, fade=0.5)).clock
+    clock = Trainer(small(rho=1.0, fade=0.5, rho_least=0.1)).clock
     clock.set(0)
     costs = torch.tensor([9.0, 1.0, 0.25, 1e-9]).double()
     assert torch.allclose(clock.faded(costs, 1.0), torch.tensor([1.0, 1.0, 0.5, 0.1]).double())
@@ -116,7 +116,11 @@ def test_the_outer_step_starts_when_it_is_told_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("l2i", "message"),
     [
-        ({"through": "parameters", "outer_update": "paper", "eta": 1.0}, "is a control for 'normalized' updates"),
+        (
+            {"through": "parameters", "outer_update": "paper", "eta": 1.0},
+            "l2i.through is for outer_update='normalized'",
+        ),
+        ({"turn": True, "outer_update": "paper", "eta": 1.0}, "l2i.turn is for outer_update='normalized'"),
         ({"outer_target": "logits", "labels": "learnable"}, "imputes no labels that could be learned"),
         ({"rho_least": -1.0}, "l2i.rho_least=-1.0 must be at least 0"),
         ({"start": 1.5}, "l2i.start=1.5 must be a whole number, or a share"),

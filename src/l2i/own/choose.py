@@ -12,6 +12,7 @@ from l2i.methods import METHODS
 from l2i.models.base import Network
 from l2i.own.choose_text import TEXT_SETTINGS, for_texts, text_method
 from l2i.own.fitted import Choice
+from l2i.recipes.cells import TABLE_RHO
 from l2i.registry import load
 from l2i.validate import fields_of
 
@@ -23,7 +24,6 @@ SETTINGS: dict[str, dict[str, Any]] = {  # of methods, where their own defaults 
     "vat": {"epsilon": 1.0},
 }
 TABLE_WEIGHT = 30.0  # of mean teacher's consistency, classes of a table
-TABLE_RHO = 0.1  # the strength of L2I, classes of a table
 TARGET_WEIGHT = 1.0  # of consistency, regression
 FEW, MANY = 32, 64  # labelled samples of a mini-batch, at least and at most
 PASSES = 20  # over the unlabelled samples, where there are many
@@ -62,8 +62,9 @@ def chosen(facts: Facts, *, method: str = "auto", impute: bool = True) -> tuple[
     made, why = for_texts(facts) if facts.text else for_samples(facts)
     run = replace(made, method=load("method", METHODS, name)(**settings_for(name, facts)))
     update = "normalized" if run.method.imputes and impute else "off"
-    strength = {"rho": TABLE_RHO} if facts.classes is not None and not facts.images and not facts.text else {}
-    run = paced(replace(run, l2i={"outer_update": update, **strength}), run.steps, evaluations_for(facts))
+    run = paced(replace(run, l2i={"outer_update": update}), run.steps, evaluations_for(facts))
+    if facts.classes is not None and not facts.images and not facts.text:
+        run, why["L2I"] = replace(run, l2i={"rho": TABLE_RHO}), "weaker than usual, which did harm to such tables"
     return run, {"method": why_method, **why}
 
 

@@ -20,7 +20,6 @@ SOURCES = {
     "batch.holdout": "released code",
     "model.name": "TCDCN, in the sizes of the released code",
     "optim.ema_decay": "released code; it is what is evaluated",
-    "l2i.rho": "ours: docs/study.md",
     "l2i.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L; for K > 1 ours",
     "l2i.eta_schedule": "released code: the rate as it is at the step",
     "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from l2i.config import L2I, Run
 
 Update = Literal["off", "normalized", "paper"]
-TABLES = 0.1  # ρ for tables of classes, a third of the default (docs/study.md)
+TABLE_RHO = 0.1  # for tables of classes, a third of the default (docs/study.md)
 MARKS: dict[Update, str] = {"off": "", "normalized": "-l2i", "paper": "-l2i-paper"}
 FIGURES = Path(__file__).with_name("paper.csv")
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from l2i.methods import METHODS
-from l2i.recipes.cells import TABLES, Cell, Table, control, imputing, named, outer_step
+from l2i.recipes.cells import TABLE_RHO, Cell, Table, control, imputing, named, outer_step
 from l2i.registry import load
 
 if TYPE_CHECKING:
@@ -74,18 +74,19 @@ def small_faces() -> dict[str, Any]:
     }
 
 
-def make(settings: Settings, methods: dict[str, dict[str, Any]], name: str, cell: Cell) -> Run:
+def make(settings: Settings, methods: dict[str, dict[str, Any]], rho: float | None, name: str, cell: Cell) -> Run:
     """The run of a cell."""
     from l2i.config import Run, replace
 
     shared = settings()
-    rho = TABLES if shared["data"]["name"] == "breast-cancer" else None
     method = load("method", METHODS, cell.method)(**methods.get(cell.method, {}))
     run = Run(name=name, threads=1, method=method, l2i=outer_step(cell, eta=10 * RATE, rho=rho))
     return replace(run, **{**shared, "data": {**shared["data"], "num_labeled": cell.labels}})
 
 
-def small(name: str, labels: int, settings: Settings, methods: dict[str, dict[str, Any]]) -> Table:
+def small(
+    name: str, labels: int, settings: Settings, methods: dict[str, dict[str, Any]], rho: float | None = None
+) -> Table:
     """The table of a small problem: each method with and without L2I, and with the control."""
     cells = [Cell("supervised", labels)]
     for method in methods:
@@ -94,16 +95,15 @@ def small(name: str, labels: int, settings: Settings, methods: dict[str, dict[st
     return Table(
         name=name,
         cells=found,
-        make=partial(make, settings, methods),
+        make=partial(make, settings, methods, rho),
         compared=tuple(cell for cell in found if "-paper-" not in cell),
         seeds=5,
     )
 
 
 FASHION = small("fashion", 50, fashion, {"fixmatch": {}})
-BREAST_CANCER = small(
-    "breast-cancer", 20, partial(table, "breast-cancer", corrupt=0.1, final="median"), {"pseudo-label": {}}
-)
+TUMOURS = partial(table, "breast-cancer", corrupt=0.1, final="median")
+BREAST_CANCER = small("breast-cancer", 20, TUMOURS, {"pseudo-label": {}}, TABLE_RHO)
 DIABETES = small("diabetes", 50, partial(table, "diabetes", corrupt=0.3, final="best"), {"mean-teacher": CONSISTENCY})
 FRIEDMAN = small("friedman", 60, partial(table, "friedman", corrupt=0.3, final="best"), {"mean-teacher": CONSISTENCY})
 LANDMARKS = {"weight": 3.0, "rampup": 0.4}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from statistics import mean
 
@@ -9,7 +10,7 @@ import pytest
 
 from l2i.cli import run
 from l2i.statistic import with_error
-from l2i.study.problems import ARMS
+from l2i.study.problems import ARMS, PROBLEMS
 from l2i.training.evaluate import curve, final_figure
 from l2i.training.log import rows_of
 
@@ -73,6 +74,17 @@ def test_the_trials_of_landmarks_are_those_of_their_file() -> None:
         assert f"| {setting} | {' | '.join(cells)} |" in lines
 
 
+def test_the_exact_rule_stood_where_the_page_says() -> None:
+    found, gains = [], []
+    for cut in json.loads((ROOT / "results" / "aflw-exact.json").read_text(encoding="utf-8")):
+        best = min(cut["evaluations"], key=lambda row: (row["validation"], row["step"]))
+        baseline = json.loads((AFLW / f"mean-teacher-91-seed{cut['seed']}.json").read_text())
+        found.append(best["test"])
+        gains.append(best["test"] - baseline["figure"])
+    told = f"it stood at {with_error(found)} %, {with_error(gains).replace('-', '−')} against mean teacher"
+    assert told in " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
+
+
 def test_outer_updates_lower_costs_as_often_as_the_page_says() -> None:
     rows = [row for path in AFLW.glob("*-l2i-*.jsonl") for row in rows_of(path.read_bytes())]
     probed = [row for row in rows if row.get("c_h_before") is not None]
@@ -120,8 +132,24 @@ def test_the_study_holds_nothing_that_its_page_does_not_show(study: tuple[dict[s
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         for part in {line["part"] for line in lines} - {"pace"}:
             assert re.search(rf"^\|.*\b{path.stem}\b", page[part], re.M), (path.name, part)
-        for row in re.findall(rf"^\| `{path.stem}` .*\| (\d+) \|$", page.get("arms", ""), re.M):
-            assert sum(line["part"] == "arms" for line in lines) == len(ARMS) * int(row)
+        compared = [(line["arm"], line["seed"]) for line in lines if line["part"] == "arms"]
+        assert sorted(compared) == sorted(product(ARMS, seeds_told(page.get("arms", ""), path.stem)))
+
+
+def seeds_told(block: str, problem: str) -> list[int]:
+    """The seeds that a problem's row in the table of arms ends with, as 0–3, 8–11."""
+    cells = re.findall(rf"^\| `{problem}` .*\| ([\d–, ]+) \|$", block, re.M)
+    spans = [span.split("–") for cell in cells for span in cell.split(", ")]
+    return [seed for span in spans for seed in range(int(span[0]), int(span[-1]) + 1)]
+
+
+@pytest.mark.parametrize("path", sorted(STUDY.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_the_study_has_the_strength_of_its_recipes(path: Path) -> None:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        if line["part"] in ("tuning", "arms") and line["arm"] in ("control", "l2i") and line["figure"] is not None:
+            rho = PROBLEMS[path.stem].run(line["arm"]).l2i.rho
+            assert line["outer_ratio"] == pytest.approx(rho, rel=1e-6), line
 
 
 def test_every_folder_of_results_has_its_table() -> None:

@@ -101,9 +101,10 @@ def test_a_dry_run_counts_and_trains_nothing(tiny: None, trained: Path, tmp_path
     assert counts == [f"{count} kept already" for count in left]
 
 
-def test_the_course_is_looked_at_for_some_problems_or_those_named(l2i: Call) -> None:
+def test_the_course_is_looked_at_for_some_problems_or_those_named(tmp_path: Path, l2i: Call) -> None:
     def shown(*arguments: str) -> list[str]:
-        return [line.partition(",")[0] for line in l2i("study", *arguments, "--dry-run").out.splitlines()]
+        said = l2i("study", *arguments, "--dry-run", "--keep", tmp_path)
+        return [line.partition(",")[0] for line in said.out.splitlines()]
 
     assert shown("--part", "course") == [DIGITS, "friedman-mean-teacher", "small-faces-mean-teacher"]
     assert shown("diabetes-mean-teacher", "--part", "course") == ["diabetes-mean-teacher"]
@@ -141,6 +142,8 @@ def changed(position: int, **changes: object) -> str:
         (changed(1, validation=[1]), "line 2, is damaged"),
         (changed(1, seed=None), "line 2, is damaged"),
         (changed(1, arm="mine"), "line 2, is damaged"),
+        (changed(1, part=["tuning"]), "line 2, is damaged"),
+        (changed(1).replace('"validation"', '"validated"', 1), "line 2, is damaged"),
         (changed(2, figure=10**400), "line 3, is damaged"),
         (changed(2, figure=float("nan")), "line 3, is damaged"),
         (changed(-1, arm="ρ constant: ρ 7"), "line 42, is damaged"),
@@ -148,9 +151,12 @@ def changed(position: int, **changes: object) -> str:
         (changed(-1, part="course", arm="l2i", course=[{"step": 3}]), "line 42, is damaged"),
     ],
 )
-def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, l2i: Call, content: str, message: str) -> None:
+@pytest.mark.parametrize("words", [("--from",), (DIGITS, "--part", "arms", "--keep"), (DIGITS, "--dry-run", "--keep")])
+def test_a_damaged_file_is_named_in_one_line(
+    tiny: None, tmp_path: Path, l2i: Call, words: tuple[str, ...], content: str, message: str
+) -> None:
     (tmp_path / f"{DIGITS}.jsonl").write_text(content, encoding="latin-1" if content == "\xff" else "utf-8")
-    said = l2i("study", "--from", tmp_path)
+    said = l2i("study", *words, tmp_path)
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert f"{DIGITS}.jsonl" in said.err and message in said.err
 

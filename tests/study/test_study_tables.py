@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from study_books import Call, Lines, kept, tuned, write
+from study_books import Call, Lines, kept, lines_of, tuned, write
 
 from l2i.statistic import with_error
-from l2i.study.problems import ARMS, PROBLEMS
+from l2i.study.problems import ARMS, PROBLEMS, TRIALS, TUNING
 from l2i.study.settings import GROUPS, fitting
 
 WITHOUT = "what it is compared with: without L2I"
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     ]
     other = [{**record, "c_h": 3.0, "imputed": 10.0} for record in course]
     plain = [{"step": 10, "imputed": 42.0}, {"step": 100, "imputed": 21.0}]
-    lines = [*tuned(), *compared(FIGURES)]
+    lines = [{"part": "pace", "ratio": 1.5}, {"part": "pace", "ratio": 1.7}, *tuned(), *compared(FIGURES)]
     lines += [kept("settings", name, seed, f) for name, found in settings.items() for seed, f in enumerate(found)]
     lines += [kept("course", "l2i", seed, 5.0, course=each) for seed, each in enumerate((course, other))]
     lines += [kept("course", "baseline", 0, 5.0, course=plain)]
@@ -60,23 +60,50 @@ def costs(held: float, after: float, test: float, tested: float) -> dict[str, fl
 def test_arms_are_paired_by_seed(folder: Path, l2i: Call) -> None:
     rows = l2i("study", "--from", folder, "--markdown").table("arms")
     names = ["baseline", "baseline, equal time", "control", "L2I"]
-    assert rows[0] == ["problem", "labels", *names, "Δ same steps", "Δ same time", "Δ control", "seeds"]
+    assert rows[0] == [
+        "problem",
+        "labels",
+        *names,
+        "time of a step",
+        "Δ same steps",
+        "Δ same time",
+        "Δ control",
+        "seeds",
+    ]
     assert rows[1] == [
         "`digits-fixmatch`",
         "40",
         *("20.00 ± 5.77", "20.00 ± 6.66", "20.67 ± 6.49", "18.00 ± 6.08"),
+        "× 1.50",
         *("-2.00 ± 0.58", "-2.00 ± 0.58", "-2.67 ± 0.88"),
-        "3",
+        "0–2",
     ]
     assert rows[2][:3] == ["`friedman-mean-teacher`", "60", "0.200 ± 0.058"]
-    assert rows[2][6] == "-0.020 ± 0.006"
+    assert rows[2][6:8] == ["–", "-0.020 ± 0.006"]
 
 
 def test_only_seeds_that_all_arms_have_count_and_each_once(folder: Path, tmp_path: Path, l2i: Call) -> None:
     before = l2i("study", "--from", folder, "--markdown").table("arms")
     more = compared({arm: [50.0] for arm in ARMS[:3]}, first=3) + compared({"l2i": [99.0]})
-    write(tmp_path / "more", "digits-fixmatch", [*tuned(), *compared(FIGURES), *more])
+    write(tmp_path / "more", "digits-fixmatch", [*lines_of(folder, part="pace"), *tuned(), *compared(FIGURES), *more])
     assert l2i("study", "--from", tmp_path / "more", "--markdown").table("arms") == before[:2]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "shown"), [([5], "5"), ([8, 9, 10, 11], "8–11"), ([9, 8, 0, 1, 2, 3, 10, 12], "0–3, 8–10, 12")]
+)
+def test_seeds_are_told(tmp_path: Path, l2i: Call, seeds: list[int], shown: str) -> None:
+    lines = [line for seed in seeds for line in compared({arm: [5.0] for arm in ARMS}, first=seed)]
+    write(tmp_path, "digits-fixmatch", [*tuned(), *lines])
+    assert l2i("study", "--from", tmp_path, "--markdown").table("arms")[1][-1] == shown
+
+
+def test_a_problem_whose_tuning_is_cut_is_not_among_the_arms(folder: Path, l2i: Call) -> None:
+    write(folder, "friedman-mean-teacher", [*tuned()[:-1], *compared(FIGURES)])
+    said = l2i("study", "--from", folder, "--markdown")
+    assert [row[0] for row in said.table("arms")[1:]] == ["`digits-fixmatch`"]
+    assert (said.code, said.err.count("\n")) == (0, 1)
+    assert "not complete yet, so not among the arms: friedman-mean-teacher;" in said.err
 
 
 def test_runs_with_settings_that_were_not_chosen_do_not_count(tmp_path: Path, l2i: Call) -> None:
@@ -90,7 +117,7 @@ def test_diverged_runs_are_counted_and_left_out(tmp_path: Path, l2i: Call) -> No
     write(tmp_path, "digits-fixmatch", [*tuned(), *compared(figures)])
     row = l2i("study", "--from", tmp_path, "--markdown").table("arms")[1]
     assert row[2:6] == ["20.00 ± 5.77", "3 of 3 diverged", "25.50 ± 7.50, 1 of 3 diverged", "18.00 ± 6.08"]
-    assert row[6:] == ["-2.00 ± 0.58", "–", "-2.50 ± 1.50", "3"]
+    assert row[6:] == ["–", "-2.00 ± 0.58", "–", "-2.50 ± 1.50 (2 pairs)", "0–2"]
 
 
 def test_the_choice_of_each_arm_is_shown(tmp_path: Path, l2i: Call) -> None:
@@ -103,6 +130,32 @@ def test_the_choice_of_each_arm_is_shown(tmp_path: Path, l2i: Call) -> None:
         ["control", "× 2", "× 1", "7.00 ± 0.00", "5 × 2"],
         ["L2I", "× 1", "× 3", "7.00 ± 0.00", "5 × 2"],
     ]
+
+
+def test_of_equal_trials_the_lowest_rate_and_then_the_lowest_weight_is_chosen(tmp_path: Path, l2i: Call) -> None:
+    write(tmp_path, "digits-fixmatch", tuned(lambda arm, lr, weight: 7.0 if lr > 0.5 or arm == "l2i" else 8.0))
+    said = l2i("study", "--from", tmp_path, "--markdown")
+    assert [row[2:4] for row in said.table("tuning")[1:]] == [["× 1", "× 0.3"]] * 3 + [["× 0.5", "× 1"]]
+    assert "of equal ones the lowest rate, then the lowest λ" in said.out
+
+
+def test_a_trial_that_lacks_a_seed_is_none_however_often_it_has_another(tiny: None, tmp_path: Path, l2i: Call) -> None:
+    lr, weight = TRIALS[1]
+    cut = {"arm": "control", "seed": TUNING[1], "lr": lr, "weight": weight}
+    lines = [{**line, "seed": TUNING[0]} if cut.items() <= line.items() else line for line in tuned()]
+    write(tmp_path, "digits-fixmatch", lines)
+    said = l2i("study", "digits-fixmatch", "--part", "arms", "--keep", tmp_path)
+    assert said.code == 2 and "the arm 'control' is not tuned yet" in said.err
+    assert lines_of(tmp_path) == lines
+
+
+def test_only_the_first_run_of_each_trial_counts(tmp_path: Path, l2i: Call) -> None:
+    again = [{**line, "validation": 0.0} for line in tuned() if (line["lr"], line["weight"]) == TRIALS[0]]
+    others = [{**line, "lr": 9.0, "validation": 0.0} for line in tuned()]
+    later = [{**line, "seed": 7, "validation": 0.0} for line in tuned()]
+    write(tmp_path, "digits-fixmatch", [*tuned(), *again, *others, *later])
+    rows = l2i("study", "--from", tmp_path, "--markdown").table("tuning")
+    assert [row[2:] for row in rows[1:]] == [["× 1", "× 0.3", "1.30 ± 0.00", "5 × 2"]] * len(ARMS)
 
 
 def test_settings_are_set_against_the_run_without_l2i(folder: Path, l2i: Call) -> None:
@@ -133,6 +186,7 @@ def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, l2i: Call) ->
 
 def test_the_course_early_and_at_its_end(folder: Path, l2i: Call) -> None:
     rows = l2i("study", "--from", folder, "--markdown").table("course")
+    assert rows[0][4] == "error of the model's labels"
     assert rows[1:] == [
         ["`digits-fixmatch`", "baseline", "–", "–", "42.0 → 21.0", "–", "–", "1"],
         ["`digits-fixmatch`", "L2I", "2 → 1.8", "0.25 → 0.1", "20.0 → 15.0", "67 %", "33 %", "2"],

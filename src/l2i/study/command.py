@@ -123,8 +123,7 @@ def counted(each: Study, part: str, seeds: Sequence[int]) -> str:
 
 def runs(each: Study, part: str, seeds: Sequence[int]) -> list[Line]:
     """What tells the runs of a part from others."""
-    from l2i.study.course import WATCHED
-    from l2i.study.problems import ARMS, TRIALS
+    from l2i.study.problems import ARMS, TRIALS, WATCHED
     from l2i.study.settings import fitting
 
     if part == "pace":
@@ -156,6 +155,8 @@ def read(names: list[str], folder: str, options: StudyOptions) -> None:
     made = sheets(found)
     if not made:
         tell(f"{folder} has no part yet that is complete; 'l2i study --keep {folder}' goes on", 0)
+    elif begun := [each.problem.name for each in found if each.those(part="arms") and not each.arms()]:
+        tell(f"not complete yet, so not among the arms: {', '.join(begun)}; 'l2i study --keep {folder}' goes on", 0)
     if options.markdown:
         print_exactly("\n".join(as_markdown(sheet, str(Path(folder))) for sheet in made))
     else:

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from l2i.config import Run, replace
 from l2i.data.split import Samples
 from l2i.study.plan import Study
-from l2i.study.problems import Arm
+from l2i.study.problems import WATCHED
 from l2i.study.trial import MEASURED, Line, tried
 from l2i.training.evaluate import is_evaluated, outputs_of
 from l2i.training.probe import probe
 from l2i.training.trainer import Trainer
 
 COURSE = ("digits-fixmatch", "friedman-mean-teacher", "small-faces-mean-teacher")
-WATCHED: tuple[Arm, ...] = ("baseline", "control", "l2i")
 POINTS = (0.03, 0.06, *(tenth / 10 for tenth in range(1, 11)))  # shares of the steps at which to look
 SAMPLES = 1000  # unlabelled ones whose imputed labels are looked at, and test ones of the costs
 

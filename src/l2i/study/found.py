@@ -1,4 +1,4 @@
-"""What a folder holds of the study, checked line by line, and the figures that tables and plots are made of."""
+"""What a folder holds of the study, and the figures that tables and plots are made of."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from typing import TypeVar
 from l2i.config import Run
 from l2i.errors import InputError
 from l2i.study.book import Book
-from l2i.study.course import WATCHED
 from l2i.study.plan import Study
 from l2i.study.problems import ARMS, PROBLEMS, Arm, Problem
-from l2i.study.settings import GROUPS
+from l2i.study.settings import SETTINGS
 from l2i.study.trial import Line
 
 PARTS = ("pace", "tuning", "arms", "settings", "course")
-SETTINGS = {f"{group}: {name}": group for group, names in GROUPS.items() for name in names}
 WITHOUT = next(iter(SETTINGS))  # what a setting is compared with
-LARGEST = 1e300  # beyond it, a number is none that a run has come to
 IN_UNITS = ("diabetes", "friedman")  # data sets whose figure is the RMSE; that of others is an error in %
 
 T = TypeVar("T")
@@ -38,13 +35,7 @@ class Found:
 
     @cached_property
     def lines(self) -> list[Line]:
-        found = self.book.lines()
-        for number, line in enumerate(found, 1):
-            if not sound(line):
-                raise InputError(
-                    f"{self.book.path}, line {number}, is damaged, or of no such study; restore it, or remove it"
-                )
-        return found
+        return self.book.lines()
 
     @property
     def run(self) -> Run:
@@ -78,15 +69,19 @@ class Found:
             return False
 
     def arms(self) -> dict[Arm, Figures]:
-        """Each arm's figures as it was tuned, of the seeds that all arms have; nothing where there are none."""
+        """Each arm's figures as it was tuned, of the seeds that all arms have; nothing where one lacks them."""
         found: dict[Arm, Figures] = {}
-        if not self.those(part="arms"):
+        if not self.those(part="arms") or not self.tuned():
             return found
         for arm in ARMS:
             lr, weight = self.chosen(arm)
             found[arm] = by_seed(self.those(part="arms", arm=arm, lr=lr, weight=weight))
         seeds = sorted(set.intersection(*map(set, found.values())))
         return {arm: {seed: each[seed] for seed in seeds} for arm, each in found.items()} if seeds else {}
+
+    def pace(self) -> float | None:
+        """How many times as long a step takes with L2I, where that was measured."""
+        return next((line["ratio"] for line in self.those(part="pace")), None)
 
     def settings(self) -> dict[str, Figures]:
         """Each setting's figures, where there are those to compare them with."""
@@ -110,35 +105,6 @@ def found_in(folder: str, names: Iterable[str]) -> list[Found]:
             f"{folder} holds nothing of the study; 'l2i study --keep {folder}' trains it and keeps it there"
         )
     return there
-
-
-def sound(line: Line) -> bool:
-    """Whether a line has what its part writes."""
-    part = line["part"]
-    if part == "pace":
-        return number(line.get("ratio"))
-    known = {"tuning": ARMS, "arms": ARMS, "settings": SETTINGS, "course": WATCHED}.get(part, ())
-    return (
-        line.get("arm") in known
-        and type(line.get("seed")) is int
-        and type(line.get("steps")) is int
-        and all(name in line and (line[name] is None or number(line[name])) for name in ("figure", "validation"))
-        and (part not in ("tuning", "arms") or (number(line.get("lr")) and number(line.get("weight"))))
-        and (part != "course" or watched(line.get("course")))
-    )
-
-
-def watched(course: object) -> bool:
-    """Whether these are records of a course: numbers, a step among them."""
-    return isinstance(course, list) and all(
-        isinstance(each, dict) and {"step", "imputed"} <= each.keys() and all(map(number, each.values()))
-        for each in course
-    )
-
-
-def number(value: object) -> bool:
-    """Whether a value is a finite number."""
-    return isinstance(value, int | float) and type(value) is not bool and abs(value) < LARGEST
 
 
 def by_seed(lines: Iterable[Line]) -> Figures:

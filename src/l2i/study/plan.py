@@ -60,14 +60,17 @@ class Study:
                     self.arm("tuning", arm, seed, lr, weight)
 
     def chosen(self, arm: Arm) -> tuple[float, float]:
-        """The rate and λ with the best validation figure."""
-        found: dict[tuple[float, float], list[float]] = {}
+        """The rate and λ with the best mean validation figure; of equal ones the lowest rate, then the lowest λ.
+
+        Of two lines of one run the first counts.
+        """
+        found = {trial: dict[int, float]() for trial in TRIALS}
         for line in self.book.find(part="tuning", arm=arm):
             figure = float("inf") if line["validation"] is None else line["validation"]
-            found.setdefault((line["lr"], line["weight"]), []).append(figure)
-        if len(found) < len(TRIALS) or any(len(figures) < len(TUNING) for figures in found.values()):
+            found.get((line["lr"], line["weight"]), {}).setdefault(line["seed"], figure)
+        if not all(figures.keys() >= set(TUNING) for figures in found.values()):
             raise InputError(f"{self.problem.name}: the arm '{arm}' is not tuned yet; run --part tuning first")
-        return min(found, key=lambda pair: (mean(found[pair]), pair))
+        return min(found, key=lambda pair: (mean(found[pair][seed] for seed in TUNING), pair))
 
     def arms(self, seeds: Iterable[int]) -> None:
         """Each arm, as it was tuned, on fresh seeds."""

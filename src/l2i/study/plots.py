@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from l2i.study.course import WATCHED
-from l2i.study.found import SETTINGS, WITHOUT, Figures, Found, in_percent, middle, over
-from l2i.study.problems import Arm
-from l2i.study.settings import GROUPS
+from l2i.study.found import WITHOUT, Figures, Found, in_percent, middle, over
+from l2i.study.problems import WATCHED, Arm
+from l2i.study.settings import GROUPS, SETTINGS
 from l2i.study.tables import AGAINST, NAMES
 from l2i.study.trial import Line
 
@@ -24,7 +23,7 @@ LINEAR = 10.0  # per cent, up to which changes are drawn to scale; beyond, by th
 HEADINGS = (
     "C^H",
     "‖g_outer‖ / ‖g_base‖, as it came",
-    "error of the imputed labels",
+    "error of the model's labels",
     "an update's change, in %, of C^H (—)\nand of the test cost (- -)",
 )
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")

@@ -10,12 +10,7 @@ from l2i.config import Run
 
 Arm = Literal["baseline", "longer", "control", "l2i"]
 ARMS: tuple[Arm, ...] = ("baseline", "longer", "control", "l2i")
-MEANINGS: dict[Arm, str] = {
-    "baseline": "the method alone",
-    "longer": "the method alone, given as much time as with L2I",
-    "control": "an ordinary gradient of the hold-out batch in place of the outer one, at the same strength",
-    "l2i": "the method with L2I, as the library has it",
-}
+WATCHED: tuple[Arm, ...] = ("baseline", "control", "l2i")  # arms that are looked at on their way
 TRIALS = ((1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.3), (1.0, 3.0))  # times the recipe's rate and λ
 TUNING = (1000, 1001)  # seeds that settings are chosen on
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from l2i.config import Run, replace
 from l2i.errors import InputError
+from l2i.training.targets import FOR_CLASSES
 from l2i.validate import validate
 
-FADING = {"rho": 1.0, "fade": 0.5}
+FADING = {"rho": 1.0, "fade": 0.5, "rho_least": 0.1}
 LOOK_AHEAD = {"eta": 1.0}
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
@@ -25,8 +26,8 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "ρ 1, fading with C^H (p = 1/2)": FADING,
         "ρ 1, fading with C^H (p = 1)": {**FADING, "fade": 1.0},
         "ρ 3, fading with C^H (p = 1/2)": {**FADING, "rho": 3.0},
-        "ρ 1, step not lengthened": {"rho": 1.0, "turn": True},
-        "ρ 3, step not lengthened": {"rho": 3.0, "turn": True},
+        "ρ 1, gradient not lengthened": {"rho": 1.0, "turn": True},
+        "ρ 3, gradient not lengthened": {"rho": 3.0, "turn": True},
         "from a fifth of the steps on": {"start": 0.2},
         "from half of the steps on": {"start": 0.5},
         "every fifth step": {"outer_every": 5},
@@ -70,7 +71,7 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-FOR_CLASSES = ("cross_entropy", "sharpened", "masked", "logits")  # of regression they are the default, or nothing
+SETTINGS = {f"{group}: {name}": group for group, names in GROUPS.items() for name in names}
 FOR_TARGETS = ("tanh",)
 
 
@@ -81,6 +82,8 @@ def fitting(run: Run) -> Iterator[tuple[str, Run]]:
     for group, settings in GROUPS.items():
         for name, changes in settings.items():
             if changes.get("outer_target") in (FOR_TARGETS if classes else FOR_CLASSES):
+                continue
+            if changes.get("rho_schedule") == "weight" and not run.method.rampup:  # then ρ is constant, as above
                 continue
             changed = with_changes(run, changes)
             try:

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from l2i.statistic import with_error
-from l2i.study.course import WATCHED, nearest
-from l2i.study.found import SETTINGS, WITHOUT, Figures, Found, by_seed, differences, in_percent, over, told
-from l2i.study.problems import ARMS, TRIALS, Arm
-from l2i.study.settings import GROUPS
+from l2i.study.course import nearest
+from l2i.study.found import WITHOUT, Figures, Found, by_seed, differences, in_percent, over, told
+from l2i.study.problems import ARMS, TRIALS, TUNING, WATCHED, Arm
+from l2i.study.settings import GROUPS, SETTINGS
 from l2i.study.trial import Line
 
 NAMES: dict[Arm, str] = {
@@ -47,17 +47,22 @@ def sheets(found: list[Found]) -> list[Sheet]:
 
 def arms(found: list[Found]) -> Sheet:
     """The comparison on fresh seeds."""
-    rows: list[Row] = [("problem", "labels", *NAMES.values(), *AGAINST, "seeds")]
+    rows: list[Row] = [("problem", "labels", *NAMES.values(), "time of a step", *AGAINST, "seeds")]
     for each, figures in over(found, Found.arms):
         gains = [gain(figures["l2i"], figures[arm], each.digits) for arm in AGAINST.values()]
         shown = [cell_of(figures[arm], each.digits) for arm in ARMS]
         about = (each.problem.name, str(each.run.data.num_labeled))
-        rows.append((*about, *shown, *gains, str(len(figures["l2i"]))))
+        rows.append((*about, *shown, time_of_step(each.pace()), *gains, ranges(list(figures["l2i"]))))
     title = (
-        "Test error in %, of diabetes and friedman RMSE, mean ± standard error over seeds; Δ: L2I minus the other, "
-        "paired by seed; below 0, L2I is better."
+        "Test error in %, of diabetes and friedman RMSE, mean ± standard error over seeds; time of a step: with L2I, "
+        "times that without; Δ: L2I minus the other, paired by seed; below 0, L2I is better."
     )
     return Sheet("arms", title, [rows])
+
+
+def time_of_step(pace: float | None) -> str:
+    """How many times as long as without L2I, where it was measured."""
+    return NONE if pace is None else f"× {pace:.2f}"
 
 
 def cell_of(figures: Figures, digits: int) -> str:
@@ -66,9 +71,17 @@ def cell_of(figures: Figures, digits: int) -> str:
 
 
 def gain(ours: Figures, theirs: Figures, digits: int) -> str:
-    """A paired difference, where there are pairs."""
+    """A paired difference, where there are pairs, and how many where some runs diverged."""
     found = differences(ours, theirs)
-    return with_error(found, digits, sign="+") if found else NONE
+    fewer = f" ({len(found)} pair{'s' * (len(found) > 1)})" if len(found) < len(ours) else ""
+    return with_error(found, digits, sign="+") + fewer if found else NONE
+
+
+def ranges(numbers: list[int]) -> str:
+    """Numbers in ascending order as 0–3, 8–11."""
+    firsts = [each for each in numbers if each - 1 not in numbers]
+    lasts = [each for each in numbers if each + 1 not in numbers]
+    return ", ".join(f"{a}–{b}" if a < b else f"{a}" for a, b in zip(firsts, lasts, strict=True))
 
 
 def with_diverged(figures: Figures, cell: str) -> str:
@@ -85,7 +98,7 @@ def tuning(found: list[Found]) -> Sheet:
         rows += [tuned(each, arm) for arm in ARMS if each.those(part="tuning") and each.tuned()]
     title = (
         f"Each arm had the same {len(TRIALS)} trials; the rate and λ are times the recipe's, chosen by the validation "
-        "figure, on seeds that the comparison does not have."
+        "figure, of equal ones the lowest rate, then the lowest λ, on seeds that the comparison does not have."
     )
     return Sheet("tuning", title, [rows])
 
@@ -94,8 +107,8 @@ def tuned(each: Found, arm: Arm) -> Row:
     """An arm's choice."""
     lr, weight = each.chosen(arm)
     lines = each.those(part="tuning", arm=arm, lr=lr, weight=weight)
-    validation: Figures = {line["seed"]: line["validation"] for line in lines}
-    trials = f"{len(TRIALS)} × {len(lines)}"
+    validation: Figures = {line["seed"]: line["validation"] for line in lines if line["seed"] in TUNING}
+    trials = f"{len(TRIALS)} × {len(validation)}"
     return (each.problem.name, NAMES[arm], f"× {lr:g}", f"× {weight:g}", cell_of(validation, each.digits), trials)
 
 
@@ -134,7 +147,7 @@ def seeds(count: int) -> str:
 
 def course(found: list[Found]) -> Sheet:
     """What happens on the way."""
-    headings = ("C^H", "‖g_outer‖/‖g_base‖", "error of imputed labels", "C^H lowered", "test cost lowered", "seeds")
+    headings = ("C^H", "‖g_outer‖/‖g_base‖", "error of the model's labels", "C^H lowered", "test cost lowered", "seeds")
     rows: list[Row] = [("problem", "arm", *headings)]
     for each in found:
         for arm in WATCHED:

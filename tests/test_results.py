@@ -113,8 +113,6 @@ def test_a_table_is_what_the_command_prints(
 @pytest.fixture
 def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, str], dict[str, str]]:
     """The blocks of docs/study.md by part, and those that the command prints."""
-    if not STUDY.exists():
-        pytest.skip("the study is not there yet")
     monkeypatch.chdir(ROOT)
     assert run(["study", "--from", "results/study", "--markdown"]) == 0
     page = (ROOT / "docs/study.md").read_text(encoding="utf-8")
@@ -155,3 +153,12 @@ def test_the_study_has_the_strength_of_its_recipes(path: Path) -> None:
 def test_every_folder_of_results_has_its_table() -> None:
     folders = {path.name for path in (ROOT / "results").iterdir() if path.is_dir()}
     assert folders - {*OWN_LAYOUT} <= {table for table, _ in BLOCKS}
+
+
+def test_the_readme_has_the_figures_of_the_study(study: tuple[dict[str, str], dict[str, str]]) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in study[0]["arms"].splitlines()[4:]]
+    assert len(rows) == 7
+    for row in rows:
+        wanted = [row[1], row[2], row[5], *(cell.replace("-", "−") for cell in row[7:10])]
+        assert any(line.endswith(f"| {' | '.join(wanted)} |") for line in readme), row[0]

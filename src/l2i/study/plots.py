@@ -77,7 +77,7 @@ def settings(columns: list[tuple[Found, dict[str, Figures]]]) -> Figure:
     labels = [label for group in GROUPS for label in (group, *(n for n in names if SETTINGS[n] == group))]
     places = {label: place for place, label in enumerate(labels)}
     figure = Figure(figsize=(3.6 + 1.2 * len(columns), 1.3 + 0.2 * len(labels)), layout="constrained")
-    what = "Change of the error by one setting, in % of the error without L2I; left of 0, better; ×: runs diverged"
+    what = "Change of the error by one setting, in % of the error without L2I;\nleft of 0, better; ×: runs diverged"
     figure.suptitle(what, fontsize=11)
     grid = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, (each, figures) in zip(grid, columns, strict=True):

@@ -162,3 +162,12 @@ def test_the_readme_has_the_figures_of_the_study(study: tuple[dict[str, str], di
     for row in rows:
         wanted = [row[1], row[2], row[5], *(cell.replace("-", "−") for cell in row[7:10])]
         assert any(line.endswith(f"| {' | '.join(wanted)} |") for line in readme), row[0]
+
+
+def test_the_first_strength_for_tables_did_the_harm_that_the_page_says() -> None:
+    lines = (ROOT / "results" / "breast-cancer-trials.jsonl").read_text(encoding="utf-8").splitlines()
+    found = {(line["arm"], line["seed"]): line["figure"] for line in map(json.loads, lines)}
+    harm = with_error(found["l2i", seed] - found["baseline", seed] for seed in range(8))
+    assert f"problem was {harm} points *worse*" in " ".join(
+        (ROOT / "docs/study.md").read_text(encoding="utf-8").split()
+    )

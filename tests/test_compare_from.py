@@ -110,7 +110,7 @@ def test_a_markdown_table_has_the_figures_of_the_files(results: Path, l2i: Call)
         theirs = [each["figure"] for each in found[other]]
         gain = with_error((a - b for a, b in zip(ours, theirs, strict=True)), sign="+")
         assert said.rows["mean-teacher-l2i-91"][column] == gain
-    assert "Δ: L2I minus its baseline" in said.err
+    assert "Δ: a cell minus its baseline" in said.err
 
 
 def test_what_is_missing_is_trained_and_nothing_else(trained: Done, results: Path, tmp_path: Path, l2i: Call) -> None:

@@ -103,7 +103,8 @@ def notes(lines: list[Line], given: dict[str, float]) -> list[str]:
     found = [f"{result.figure_name}: {result.definition}." for result in results]
     if any(line.same_steps for line in lines):
         found.append(
-            "Δ: L2I minus its baseline, paired by seed, after as many steps or as long a time; below 0, L2I is better."
+            "Δ: a cell minus its baseline, paired by seed, after as many steps or as long a time; below 0, the cell is "
+            "better."
         )
     if any(line.control for line in lines):
         found.append(

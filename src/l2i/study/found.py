@@ -97,7 +97,10 @@ def found_in(folder: str, names: Iterable[str]) -> list[Found]:
         raise InputError(f"{folder} is not a folder; give the one that holds PROBLEM.jsonl, which 'l2i study' writes")
     strange = [path for path in sorted(place.glob("*.jsonl")) if path.stem not in PROBLEMS]
     if strange:
-        raise InputError(f"{strange[0]} is of no problem of the study ('l2i study --dry-run' shows them); take it out")
+        raise InputError(
+            f"{strange[0]} is of no problem of the study ('l2i study --dry-run' shows them); give a folder of a study, "
+            "as results/study"
+        )
     found = [Found(PROBLEMS[name], Book(place / f"{name}.jsonl")) for name in names]
     there = [each for each in found if each.lines]
     if not there:

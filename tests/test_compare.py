@@ -8,7 +8,7 @@ import torch
 from formats import write_faces
 from l2i import InputError, Trainer, recipes, replace
 from l2i.compare import compare, plan
-from l2i.compared import as_markdown, planned, report
+from l2i.compared import as_markdown, columns, planned, report
 from l2i.lines import Line, lines_of
 from l2i.options import CompareOptions, Place
 from l2i.recipes.cells import Cell
@@ -127,6 +127,15 @@ def test_a_gain_is_ours_less_the_baselines_seed_by_seed() -> None:
     assert ours.gain(base) == "-3.00 ± 1.00"
     assert ours.gain(None) == ""
     assert ours.gain(Line("other", results("other", {7: 1.0}))) == ""
+
+
+def test_errors_in_units_are_told_to_three_digits() -> None:
+    def line(*figures: float) -> Line:
+        found = results("friedman/sl-60", dict(enumerate(figures)))
+        return Line("friedman/sl-60", [dataclasses.replace(result, figure_name="RMSE") for result in found])
+
+    assert line(0.651, 0.663).gain(line(0.650, 0.660)) == "+0.002 ± 0.001"
+    assert columns([line(0.651, 0.663)], {})["RMSE"] == ["0.657 ± 0.006"]
 
 
 def test_l2i_and_its_ablations_are_set_against_their_control() -> None:

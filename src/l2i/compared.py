@@ -36,7 +36,8 @@ def columns(lines: list[Line], given: dict[str, float]) -> dict[str, list[str]]:
     blank = [""] * len(given)
     found = {
         "cell": [short(name) for name in (*given, *(line.name for line in lines))],
-        lines[0].results[0].figure_name: [f"{v:.2f}" for v in given.values()] + [with_error(x.figures) for x in lines],
+        lines[0].results[0].figure_name: [f"{v:.2f}" for v in given.values()]
+        + [with_error(x.figures, x.digits) for x in lines],
         "paper": [str(figures().get(name, "")) for name in given] + [str(line.paper or "") for line in lines],
         "Δ same steps": blank + [line.gain(line.same_steps) for line in lines],
         "Δ same time": blank + [line.gain(line.same_time) for line in lines],

@@ -31,6 +31,11 @@ class Line:
         return [r.figure for r in self.results]
 
     @property
+    def digits(self) -> int:
+        """Behind the point: an error in % has two, and one in units, which may be small ones, three."""
+        return 2 if "%" in self.results[0].figure_name else 3
+
+    @property
     def seeds(self) -> set[int]:
         return {r.seed for r in self.results}
 
@@ -50,7 +55,7 @@ class Line:
         """The difference to another line, paired by the seeds that both have; negative where this line is better."""
         theirs = {} if other is None else {r.seed: r.figure for r in other.results}
         differences = [r.figure - theirs[r.seed] for r in self.results if r.seed in theirs]
-        return with_error(differences, sign="+") if differences else ""
+        return with_error(differences, self.digits, sign="+") if differences else ""
 
 
 def lines_of(table: Table, found: Mapping[str, Sequence[Result]]) -> list[Line]:

@@ -33,7 +33,7 @@ def measured(run: Run, splits: Splits, plan: Plan | None) -> tuple[float, float]
     before = torch.cuda.memory_reserved()
     stepping = Stepping(Trainer(run, splits=splits))
     trainer = stepping.trainer
-    trainer.recorder = Recorder(trainer.take, trainer.loader.generator, plan, must=True)
+    trainer.recorder = Recorder(trainer.take, trainer.loader, plan, must=True)
     stepping.take(WARM_UP)
     held = (torch.cuda.max_memory_reserved() - before) / MIB
     blocks = [ms_of(lambda: stepping.take(STEPS), trainer.device) / STEPS for _ in range(BLOCKS)]

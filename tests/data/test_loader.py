@@ -85,6 +85,20 @@ def test_holdout_samples_come_from_the_holdout_set() -> None:
         assert all(any(torch.equal(row, there) for there in origin) for row in x)
 
 
+@pytest.mark.parametrize("method", ["fixmatch", "mixmatch"])
+def test_a_twin_draws_the_same_and_may_be_at_another_step(method: str) -> None:
+    loader = make_loader(method)
+    twin = loader.twin()
+    twin.turn_to(5)
+    here = loader.draw(2)
+    there = twin.take()  # as if nobody had drawn meanwhile
+    for found, wanted in ((here, loader.draw(2)), (there, loader.draw(5))):
+        assert torch.equal(found.labeled.x, wanted.labeled.x) and torch.equal(found.holdout.x, wanted.holdout.x)
+        assert all(torch.equal(view, wanted.unlabeled.views[name]) for name, view in found.unlabeled.views.items())
+        assert torch.equal(found.progress, wanted.progress)
+    assert not torch.equal(here.unlabeled.weak, there.unlabeled.weak)
+
+
 def test_mixing_permutes_all_rows() -> None:
     mix = make_loader("mixmatch").draw(0).mix
     assert mix is not None

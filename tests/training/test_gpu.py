@@ -13,6 +13,7 @@ from image_folders import write_class_folders
 from l2i import Augment, Run, Trainer, lanes, recipes, replace
 from l2i.errors import InputError
 from l2i.models.fused import plain
+from l2i.training.ahead import Ahead, tensors
 from l2i.training.log import rows_of
 from l2i.training.together import train_together
 
@@ -124,6 +125,18 @@ def test_replaying_a_step_does_not_wait_for_the_device(cell: str, tmp_path: Path
     trainer = Trainer(images(cell, tmp_path))
     assert cost_unwaited(trainer, after=6) > 0
     assert trainer.recorder is not None and len(trainer.recorder.graphs) == 1
+
+
+@pytest.mark.parametrize("cell", ["fixmatch-l2i-250", "mixmatch-250", "vat-250", "uda-250"])
+def test_batches_drawn_ahead_are_those_of_their_steps(cell: str, tmp_path: Path) -> None:
+    """In order, with a jump, and while others draw from the loader."""
+    loader = Trainer(images(cell, tmp_path)).loader
+    ahead = Ahead(loader)
+    for step in (0, 1, 2, 7, 8, 3):
+        found, wanted = tensors(ahead(step)), tensors(loader.draw(step))
+        torch.cuda.synchronize()
+        assert len(found) == len(wanted) >= 5
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), step
 
 
 @pytest.mark.usefixtures("deterministic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from l2i.data.frames import Frame
 from l2i.data.split import Splits
 from l2i.data.stream import Stream
 from l2i.errors import InputError
-from l2i.lanes import IN_TURN, Lanes
 from l2i.methods.base import Method
 from l2i.ranks import Ranks, here
 from l2i.tasks.base import Task
@@ -84,10 +84,16 @@ class Loader:
                 )
                 self.streams[part] = Stream(files, rows, device=self.device, steps=steps, workers=workers)
 
-    def draw(self, step: int) -> Batch:
+    def draw(self, step: int, *, holdout: bool = True) -> Batch:
         """All that is random in a step."""
         self.turn_to(step)
-        return self.take()
+        return self.take(holdout=holdout)
+
+    def twin(self) -> Loader:
+        """One that draws the same, for sets held on the device, and that may be at another step."""
+        twin = copy.copy(self)
+        twin.generator, twin.progress = Generator(self.device), torch.zeros_like(self.progress)
+        return twin
 
     def turn_to(self, step: int) -> None:
         """What `take` draws from here on is that of `step`."""
@@ -95,16 +101,13 @@ class Loader:
         self.generator.manual_seed(step_seed(f"{self.seed}/{step}"))
         self.progress.fill_(step / self.steps)
 
-    def take(self, *, holdout: bool = True, lanes: Lanes = IN_TURN) -> Batch:
+    def take(self, *, holdout: bool = True) -> Batch:
         """Which samples, their views, the mixing; the hold-out comes last. On the device, this can be recorded."""
-        apart = lanes if self.quantiles is None else IN_TURN  # mixing looks at samples of every lane
-        with apart("labeled"):
-            labeled = self.labeled("labeled")
+        labeled = self.labeled("labeled")
         unlabeled = self.unlabeled() if self.method.views else Unlabeled({})
         mix = None if self.quantiles is None else self.mix(self.quantiles)
-        with apart("holdout"):
-            due = holdout or "holdout" in self.streams  # a stream goes on step by step
-            held = self.labeled("holdout") if self.holdout and due else None
+        due = holdout or "holdout" in self.streams  # a stream goes on step by step
+        held = self.labeled("holdout") if self.holdout and due else None
         return Batch(labeled, unlabeled, mix, held, self.progress.clone())
 
     def labeled(self, part: str) -> Labeled:

@@ -118,7 +118,7 @@ class Trainer:
         }
         plan = plan_for(held=self.held, last_layer=self.gradients.head is not None)
         apart = self.gradients.statistics.apart and self.ranks.group is None  # messages go in turn
-        return recorder_for(self.run, self.take, self.loader.generator, why_not, plan if apart else None)
+        return recorder_for(self.run, self.take, self.loader, why_not, plan if apart else None)
 
     @property
     def engine(self) -> str:
@@ -128,20 +128,18 @@ class Trainer:
         """One pass of Algorithm 1's loop; with its outer step where that is due, unless `outer` says otherwise."""
         self.flat.check(self.params)
         self.clock.set(t)
-        self.loader.turn_to(t)
         if self.draws and self.ranks.size > 1:
             torch.manual_seed(step_seed(f"{self.run.seed}/{t}/{self.ranks.index}"))  # dropout, of each process its own
         outer = (self.clock.outer_due(t) if outer is None else outer) and self.outer is not None
         with numerics(self.precision, self.device):
             if self.recorder is None:
-                self.take(outer, IN_TURN)
+                self.take(self.loader.draw(t, holdout=outer), outer, IN_TURN)
             else:
-                self.recorder(outer)
+                self.recorder(t, outer)
 
-    def take(self, with_outer: bool, lanes: Lanes) -> None:
-        """The step itself, all of it on the device; the comments give the lines of Algorithm 1."""
+    def take(self, batch: Batch, with_outer: bool, lanes: Lanes) -> None:
+        """The step itself on its batch (3), all of it on the device; the comments give the lines of Algorithm 1."""
         self.gradients.statistics.moves.clear()  # those of a step that could not be recorded
-        batch = self.loader.take(holdout=with_outer, lanes=lanes)  # 3
         at_one_theta = with_outer and self.run.l2i.outer_update == "normalized"
         nets = self.gradients.nets(self.params, shared=at_one_theta)
         base = self.gradients.base(batch, nets, lanes)  # 4, 5
@@ -194,7 +192,7 @@ class Trainer:
         """Let go of what draws the batches, and of recorded steps: those that send messages hold on to their group."""
         self.loader.close()
         if self.recorder is not None:
-            self.recorder.graphs.clear()
+            self.recorder.close()
 
     def figures(self, told: Callable[[int], None] = lambda count: None) -> dict[str, dict[str, float]]:
         """The averaged model's figures on the validation and test samples, where there are any."""

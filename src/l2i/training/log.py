@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from l2i.errors import InputError
+from l2i.training.pace import lasting
 
 BAR = 10  # characters
 EVERY = 5.0  # seconds between lines where there is no terminal to draw a bar on
+LONG = 900.0  # seconds: a run that will take longer says so at once
 
 Row = dict[str, float | int | None]
 
@@ -113,6 +115,7 @@ class Bar:
         self.console = Console(stderr=True, quiet=quiet)
         self.label, self.steps, self.start, self.costs = label, steps, start, ""
         self.samples = self.done = 0
+        self.warned = False
         self.began = self.said = time.monotonic()
         columns = (
             TextColumn("{task.description}"),
@@ -135,10 +138,21 @@ class Bar:
         rate = (step - self.start) / (now - self.began)
         pace = f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s a step"
         told = f"{pace} {self.costs}".strip()
+        if not self.warned and now - self.began >= EVERY:
+            self.foretell((self.steps - self.start) / rate, pace)
         taken = len(self.label) + BAR + 2 * len(str(self.steps)) + 12  # by the other columns: costs give way first
         self.progress.update(self.task, costs=told[: max(0, self.console.width - taken)])
         if not self.console.is_terminal:
-            self.say(f"{self.label}: step {step} of {self.steps}, {told}, {(self.steps - step) / rate:.0f} s left")
+            self.say(f"{self.label}: step {step} of {self.steps}, {told}, {lasting((self.steps - step) / rate)} left")
+
+    def foretell(self, seconds: float, pace: str) -> None:
+        """Say once, as soon as it can be told, that a run will take long, and what can be done about it."""
+        self.warned = True
+        if seconds > LONG:
+            self.say(
+                f"{self.label}: {self.steps - self.start:,} steps will take about {lasting(seconds)} on this machine, "
+                f"at {pace}, and evaluations come on top; --steps N takes fewer, with schedules scaled"
+            )
 
     def evaluating(self, samples: int) -> None:
         """An evaluation of so many samples begins; it may take longer than many steps."""

@@ -6,6 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+UNITS = (("days", 86400), ("hours", 3600), ("min", 60))  # s
+
+
+def lasting(seconds: float) -> str:
+    """A time as a person says it: 45 s, 12 min, 3.5 hours, 2.1 days."""
+    for name, size in UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{0 if name == 'min' else 1}f} {name}"
+    return f"{seconds:.0f} s"
+
 
 class Pace:
     """Begins anew where a run goes on; `earlier` seconds are those of before."""

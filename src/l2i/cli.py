@@ -159,8 +159,10 @@ def compare(arguments: list[str]) -> int:
 
     from l2i.compare import compare as compare_cells
     from l2i.compared import planned, report
+    from l2i.curves import check
 
     options = parsed(CompareOptions, rest, f"l2i compare {name}", CompareOptions())
+    check(options)
     if options.dry_run and options.from_ is None:
         print(*planned(name, options), sep="\n")
     else:

@@ -15,6 +15,7 @@ from l2i import recipes
 from l2i.arguments import print_exactly
 from l2i.compare import plan
 from l2i.config import Run
+from l2i.curves import draw
 from l2i.errors import InputError
 from l2i.kept import kept_in, references
 from l2i.lines import Line, short
@@ -91,6 +92,8 @@ def report(table: str, lines: list[Line], options: CompareOptions) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
     for line in notes(lines, given):
         console.print(line)
+    if options.plot is not None:
+        console.print(f"Drawn in {draw(recipes.table(table), lines, options)}.")
     if options.from_ is None:
         path = Path(options.out) / f"{table}.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # where all was kept, nothing was trained

@@ -51,6 +51,8 @@ class CompareOptions:
     """Train nothing: print the table of the results that such a folder holds, over as many seeds as there are."""
     markdown: bool = False
     """Print the table as Markdown, as docs/results.md has it, and what else there is to say on stderr."""
+    plot: str | None = None
+    """Also draw the test error of every run against its time, into this file: .png, .svg or .pdf."""
     data: Place = field(default_factory=Place)
     """Where the data is."""
 

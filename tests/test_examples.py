@@ -44,5 +44,9 @@ def test_seeds_at_once_are_set_against_one(tmp_path: Path) -> None:
     assert told[0].endswith("1.00 × one run") and float(told[1].split()[-4]) > 1
 
 
+def test_the_profile_of_a_step_is_for_a_gpu(tmp_path: Path) -> None:
+    assert ("at once" if torch.cuda.is_available() else "there is none") in run("step_profile.py", tmp_path)
+
+
 def test_lane_plans_are_for_a_gpu(tmp_path: Path) -> None:
     assert ("MiB" if torch.cuda.is_available() else "there is none") in run("lane_plans.py", tmp_path, "landmarks")

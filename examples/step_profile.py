@@ -1,0 +1,93 @@
+"""Where the time of a step goes on a GPU: `python step_profile.py GROUP VARIANT`, of those that `l2i bench` has."""
+
+import sys
+from collections import defaultdict
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from l2i import Trainer, replace
+from l2i.bench.cases import GROUPS, VARIANTS, run_of, splits_of
+from l2i.bench.timing import Stepping, ms_of
+from l2i.options import BenchOptions
+from l2i.registry import unknown
+
+KINDS = {  # a kind of work -> what the names of its kernels have in them; the first that fits counts
+    "BatchNorm and activation, forward": ("normalise_kernel", "statistics_kernel"),
+    "BatchNorm and activation, backward": ("project_kernel", "products_kernel"),
+    "convolutions, backward to weights": ("wgrad", "init_device_workspace"),
+    "convolutions, backward to inputs": ("dgrad",),
+    "convolutions, forward": ("fprop", "convolve"),
+    "residual sums": ("CUDAFunctor_add<c10::BFloat16>",),
+}
+REST = "all else: draws, augmentation, head, costs, optimizer, averages"
+WARM_UP, STEPS = 12, 12
+
+Kernel = tuple[str, float, float]  # name, first and last µs
+
+
+def kernels_of(stepping: Stepping) -> list[Kernel]:
+    """Those of some steps, in their order."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        stepping.take(STEPS)
+        torch.cuda.synchronize()
+    events = [event for event in found.events() or () if event.device_type == DeviceType.CUDA]
+    return sorted(((e.name, e.time_range.start, e.time_range.end) for e in events), key=lambda kernel: kernel[1])
+
+
+def kind_of(name: str) -> str:
+    return next((kind for kind, words in KINDS.items() if any(word in name for word in words)), REST)
+
+
+def busy(kernels: list[Kernel]) -> float:
+    """µs in which at least one kernel runs."""
+    total, until = 0.0, 0.0
+    for _, first, last in kernels:
+        total += max(0.0, last - max(first, until))
+        until = max(until, last)
+    return total
+
+
+def one_at_a_time(stepping: Stepping) -> None:
+    """Print what each kind of work takes where its kernels have the device for themselves."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    for name, first, last in kernels_of(stepping):
+        spent[kind_of(name)].append(last - first)
+    whole = sum(map(sum, spent.values()))
+    for kind, times in sorted(spent.items(), key=lambda pair: -sum(pair[1])):
+        share = f"{sum(times) / STEPS:7.0f} µs {100 * sum(times) / whole:4.0f} %"
+        print(f"{share} {len(times) / STEPS:6.0f} kernels  {kind}")
+    print(f"{whole / STEPS:7.0f} µs of kernels a step, one at a time")
+
+
+def in_lanes(stepping: Stepping) -> None:
+    """Print how the recorded step keeps the device busy."""
+    ms = ms_of(lambda: stepping.take(STEPS), stepping.trainer.device) / STEPS
+    kernels = kernels_of(stepping)
+    span = max(last for *_, last in kernels) - kernels[0][1]
+    at_once = sum(last - first for _, first, last in kernels) / span
+    print(f"{1e3 * ms:7.0f} µs a recorded step, its lanes side by side and the next batch drawn beside them")
+    print(f"        a kernel runs {100 * busy(kernels) / span:.0f} % of the time, {at_once:.1f} at once on average")
+
+
+def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
+    for kind, name, known in (("group", group, list(GROUPS)), ("variant", variant, list(VARIANTS))):
+        if name not in known:
+            sys.exit(str(unknown(kind, name, known, "l2i bench --help")))
+    if not torch.cuda.is_available():
+        print("the profile is that of a GPU, and there is none")
+        return
+    device = torch.device("cuda")
+    run = run_of(group, variant, BenchOptions(), device)
+    splits = splits_of(group, device, run)
+    print(f"{group} {variant}")
+    for engine, told in (("eager", one_at_a_time), ("graph", in_lanes)):
+        stepping = Stepping(Trainer(replace(run, engine=engine), splits=splits))
+        stepping.take(WARM_UP)
+        told(stepping)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

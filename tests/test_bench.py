@@ -15,9 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from l2i.bench.cases import GROUPS, VARIANTS, chosen, splits_of
-from l2i.bench.floor import Ceilings, Counter, Work
+from l2i.bench.floor import Ceilings, Counter, Work, work_of
 from l2i.bench.timing import Memory, Times
 from l2i.cli import run
+from l2i.config import replace
 from l2i.models.base import Network
 from l2i.models.tcdcn import tcdcn
 from l2i.options import BenchOptions
@@ -134,6 +135,16 @@ def test_a_step_has_the_operations_that_torch_counts(variant: str, group: str) -
     assert ours.operations == torchs.get_total_flops() > 0
 
 
+def test_a_step_with_an_outer_one_now_and_then_counts_its_share_of_it() -> None:
+    case = chosen(BenchOptions(groups=("landmarks",), variants=("last-layer",), engine="eager"), CPU)["landmarks"][0]
+    splits = splits_of("landmarks", CPU, case.run)
+    never, always, seldom = (
+        work_of(replace(case.run, l2i=changes), splits).operations
+        for changes in ({"outer_update": "off"}, {}, {"outer_every": 4})
+    )
+    assert never < seldom < always and seldom == never + (always - never) // 4
+
+
 def test_the_floor_is_the_longer_of_the_two_and_ratios_are_taken_a_round_at_a_time() -> None:
     limits = Ceilings(bytes_per_second=10, operations_per_second=100)
     assert Work(operations=50, bytes=1).floor_ms(limits) == 500
@@ -226,6 +237,8 @@ def test_on_a_gpu_the_runs_are_the_recipes() -> None:
     last = groups["fixmatch"][1].run
     assert (last.batch.labeled, last.batch.unlabeled, last.l2i.outer_unlabeled) == (64, 448, 64)
     assert last.data.strong.randaugment == 2 and groups["fixmatch"][0].run.l2i.outer_unlabeled == 0
+    fast = groups["fixmatch-fast"][1].run
+    assert (fast.batch.unlabeled, fast.l2i.outer_unlabeled, fast.optim.name) == (128, 64, "sgd")
     assert groups["mean-teacher"][0].network == "wide-resnet-28-2"
     assert groups["landmarks"][1].run.batch.unlabeled == 128
     text = groups["text"][0]
@@ -236,7 +249,7 @@ def test_on_a_gpu_the_runs_are_the_recipes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--groups", "gan"], "unknown group 'gan'; choose one of mean-teacher, mixmatch, fixmatch, landmarks, text"),
+        (["--groups", "gan"], "unknown group 'gan'; choose one of mean-teacher, mixmatch, fixmatch, fixmatch-fast, "),
         (["--groups", "fixmach"], "perhaps you meant 'fixmatch'"),
         (["--variants", "sum"], "choose one of base, last-layer, exact, learnable"),
         (["--blocks", "-1"], "blocks=-1 must be at least 0"),

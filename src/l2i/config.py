@@ -40,6 +40,9 @@ class Data:
     """The weak view: labelled, hold-out and imputed samples."""
     strong: Augment = field(default_factory=Augment)
     """The strong view, where the method asks for one."""
+    labeled_view: Literal["weak", "strong"] = "weak"
+    """The view on which labelled samples are learned; few of them are learned by heart more slowly on the strong one.
+    Hold-out samples are always seen weakly."""
     workers: int = 4
     """Processes that decode images ahead, for sets too large to be held on the device."""
 

@@ -24,7 +24,7 @@ class Line:
     control: Line | None = None
     paper: Figure | None = None
     paper_steps: int | None = None
-    """How many steps the recipe has, the paper's budget."""
+    """How many steps the paper's runs have."""
 
     @property
     def figures(self) -> list[float]:
@@ -62,7 +62,7 @@ def lines_of(table: Table, found: Mapping[str, Sequence[Result]]) -> list[Line]:
     """The lines of results by name, in their order."""
     alone = {name: Line(name, results) for name, results in found.items()}
     for cell in alone.keys() & table.cells.keys():
-        alone[cell] = replace(alone[cell], paper=table.figure(cell), paper_steps=table.run(cell).steps)
+        alone[cell] = replace(alone[cell], paper=table.figure(cell), paper_steps=table.run(table.papers(cell)).steps)
     return [set_against(alone, line, table) for line in alone.values()]
 
 

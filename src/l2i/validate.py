@@ -121,6 +121,10 @@ def validate(run: Run) -> None:
         raise InputError("optim.schedule='step' needs optim.milestones, the steps at which the rate falls")
     if run.optim.nesterov and (run.optim.name != "sgd" or not run.optim.momentum):
         raise InputError("optim.nesterov is for optim.name='sgd' with an optim.momentum above 0; leave it out")
+    if run.batch.joint != "no" and (run.method.mix_alpha is not None or run.method.searches_input):
+        raise InputError(
+            f"batch.joint passes samples as they were drawn, and {run.method.name} makes others of them; leave it out"
+        )
     asked = [name for name in ENCODERS if getattr(run.model, name) != getattr(Network(), name)]
     if run.model.name != "encoder" and asked:
         raise InputError(f"model.{asked[0]} is for model.name='encoder', and this is '{run.model.name}'; leave it out")

@@ -60,6 +60,7 @@ def test_every_cell_of_the_paper_has_a_name() -> None:
     ours |= {f"imdb/{method}" for method in ("fixmatch", "mean-teacher")}
     ours |= {f"imdb/{method}-{update}" for method in ("fixmatch", "mean-teacher") for update in UPDATES}
     ours |= {f"imdb/uda-{update}-20" for update in UPDATES}  # exact
+    ours |= {"cifar10/fixmatch-250", "cifar10/fixmatch-l2i-250"}  # fast
     assert names_in_the_paper() <= set(CELLS)
     assert all(name.rpartition("-")[0] in ours for name in set(CELLS) - names_in_the_paper())
 
@@ -86,6 +87,15 @@ def test_schedules_scale_with_the_steps() -> None:
     assert (short["method.rampup"], short["optim.milestones"]) == (240, (400,))
 
 
+def test_cells_on_a_budget_of_ours_are_set_against_each_other_and_beside_the_papers_budget() -> None:
+    table, name = recipes.table("cifar10"), "cifar10/fixmatch-l2i-250-fast"
+    assert table.baseline(name) == "cifar10/fixmatch-250-fast"
+    assert table.baseline("cifar10/fixmatch-250-fast") is None
+    assert table.papers(name) == "cifar10/fixmatch-l2i-250" == table.papers("cifar10/fixmatch-l2i-250")
+    assert "docs/results.md" in str(table.source(name, "optim.lr"))
+    assert table.source("cifar10/fixmatch-l2i-250", "optim.lr") is None
+
+
 def test_a_warm_up_scales_with_the_steps() -> None:
     assert protocol(replace(recipes.get("imdb/uda-20"), steps=600))["optim.warmup"] == 60
 
@@ -104,6 +114,7 @@ def test_the_paper_has_a_figure_for_each_of_its_cells_and_for_no_other() -> None
         ("aflw/mean-teacher-l2i-paper-91-exact", "11.70 ± 0.03"),
         ("cifar10/mean-teacher-l2i-paper-250", "25.97 ± 1.71"),
         ("cifar10/mean-teacher-l2i-1000", "14.76 ± 0.50*"),
+        ("cifar10/fixmatch-l2i-250-fast", "5.56 ± 0.03"),
         ("cifar100/fixmatch-l2i-500-holdout32", "44.67 ± 0.23"),
         ("cifar100/vat-500", "--"),
         ("imagenet/sl-all", "35.90"),
@@ -156,7 +167,9 @@ def tiny(name: str, root: str) -> Run:
     many = 2 if run.batch.unlabeled > run.batch.labeled else 1
     batch = {"labeled": 4, "unlabeled": 4 * many, "holdout": 4}
     model = changes["model"] if run.model.weights is None else {"weights": f"{root}/{WEIGHTS}"}
-    return replace(run, device="cpu", threads=1, model=model, data=data, batch=batch, optim=changes.get("optim", {}))
+    l2i = {"outer_unlabeled": min(4, run.l2i.outer_unlabeled)}
+    changed = {"model": model, "data": data, "batch": batch, "l2i": l2i, "optim": changes.get("optim", {})}
+    return replace(run, device="cpu", threads=1, **changed)
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -66,6 +67,8 @@ def measured(
     work = [work_of(case.run, splits) for case in cases]
     told(f"{group}: timing {', '.join(case.variant for case in cases)}")
     blocks, steps = options.blocks or BLOCKS[device.type], options.steps or STEPS[device.type]
+    every = cases[0].run.l2i.outer_every
+    steps = every * math.ceil(steps / every)  # so that each block has its share of outer steps
     times = timed([case.run for case in cases], splits, device, blocks=blocks, steps=steps)
     base = next((time for case, time in zip(cases, times, strict=True) if case.variant == "base"), None)
     return [(case, time, done, base) for case, time, done in zip(cases, times, work, strict=True)]

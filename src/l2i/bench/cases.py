@@ -25,6 +25,7 @@ GROUPS = {
     "mean-teacher": "cifar10/mean-teacher-l2i-250",
     "mixmatch": "cifar10/mixmatch-l2i-250",
     "fixmatch": "cifar10/fixmatch-l2i-250",
+    "fixmatch-fast": "cifar10/fixmatch-l2i-250-fast",
     "landmarks": "aflw/mean-teacher-l2i-91",
     "text": "imdb/uda-l2i-20",
 }
@@ -113,10 +114,10 @@ def run_of(group: str, variant: str, options: BenchOptions, device: torch.device
     if group == "text":
         return with_encoder(run, device)
     if device.type == "cpu":
-        many = FEW if group == "fixmatch" else 1
+        many = FEW if run.method.name == "fixmatch" else 1
         sizes = {"labeled": SMALL_BATCH, "unlabeled": many * SMALL_BATCH, "holdout": SMALL_BATCH}
         run = replace(run, batch=sizes, model={} if group == "landmarks" else SMALL_NETWORK)
-    if group == "fixmatch" and variant != "base":
+    if run.method.name == "fixmatch" and variant != "base":
         run = replace(run, l2i={"outer_unlabeled": run.batch.labeled})
     return run
 

@@ -113,12 +113,15 @@ def size_of(tensor: Tensor) -> int:
 
 
 def work_of(run: Run, splits: Splits) -> Work:
-    """Count one step of a run, taken operation by operation."""
+    """Count a step of a run, operation by operation: the mean of those from one outer step to the next."""
     with closing(Trainer(replace(run, engine="eager"), splits=splits)) as trainer:
         trainer.step(0)  # the moments are made here
+        every = run.l2i.outer_every
         with plain(), Counter() as counter:  # the mode sees no kernels of our own
-            trainer.step(1)
-        return Work(operations=counter.operations, bytes=counter.bytes + update_bytes(run, trainer.model))
+            for t in range(1, 1 + every):
+                trainer.step(t)
+        update = update_bytes(run, trainer.model)
+        return Work(operations=counter.operations // every, bytes=counter.bytes // every + update)
 
 
 def update_bytes(run: Run, model: nn.Module) -> int:

@@ -68,7 +68,7 @@ class Stepping:
     @classmethod
     def warm(cls, run: Run, splits: Splits) -> Self:
         found = cls(Trainer(run, splits=splits))
-        found.take(WARM_UP[found.trainer.device.type])
+        found.take(WARM_UP[found.trainer.device.type] * run.l2i.outer_every)
         return found
 
     def take(self, count: int) -> None:

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from scipy.special import betaincinv
@@ -34,6 +35,10 @@ class Batches:
     """Unlabelled samples a step (B^U)."""
     holdout: int = 64
     """Hold-out samples a step (B^H), drawn only where there is an outer step."""
+    joint: Literal["no", "learned", "all"] = "no"
+    """What the base step passes in one forward, so that BatchNorm's statistics cannot tell the samples apart: nothing;
+    labelled samples and the student's; or, as FixMatch's code does, also those that labels are imputed on. The outer
+    step passes its samples apart."""
 
 
 class Loader:
@@ -56,11 +61,13 @@ class Loader:
         steps: int,
         holdout: bool,
         workers: int = 0,
+        labeled_view: str = "weak",
     ) -> None:
         check_views(splits, method, weak, strong)
         self.ranks = here()
         self.splits, self.task, self.method = splits, task, method
         self.sizes, self.weak, self.strong = sizes, weak, strong
+        self.labeled_view = labeled_view
         self.seed, self.steps, self.holdout = seed, steps, holdout
         self.device = splits.labeled.y.device
         self.generator = Generator(self.device)
@@ -103,16 +110,16 @@ class Loader:
 
     def take(self, *, holdout: bool = True) -> Batch:
         """Which samples, their views, the mixing; the hold-out comes last. On the device, this can be recorded."""
-        labeled = self.labeled("labeled")
+        labeled = self.labeled("labeled", self.strong if self.labeled_view == "strong" else self.weak)
         unlabeled = self.unlabeled() if self.method.views else Unlabeled({})
         mix = None if self.quantiles is None else self.mix(self.quantiles)
         due = holdout or "holdout" in self.streams  # a stream goes on step by step
-        held = self.labeled("holdout") if self.holdout and due else None
+        held = self.labeled("holdout", self.weak) if self.holdout and due else None
         return Batch(labeled, unlabeled, mix, held, self.progress.clone())
 
-    def labeled(self, part: str) -> Labeled:
+    def labeled(self, part: str, augment: Augment) -> Labeled:
         x, y = self.fetch(part)
-        view, frame = self.splits.view(self.weak, x, self.generator)
+        view, frame = self.splits.view(augment, x, self.generator)
         return Labeled(self.inputs(view), self.task.move(self.task.encode(y), frame))
 
     def unlabeled(self) -> Unlabeled:

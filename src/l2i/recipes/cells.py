@@ -19,12 +19,13 @@ FIGURES = Path(__file__).with_name("paper.csv")
 
 
 class Cell(NamedTuple):
-    """A method with so many labels, how L2I is applied to it, and what an ablation changes."""
+    """A method with so many labels, how L2I is applied to it, what an ablation changes, and on which budget."""
 
     method: str
     labels: int | float
     update: Update = "off"
     ablation: str = ""
+    budget: str = ""  # the paper's, or "fast": a schedule of our own
 
     @property
     def short(self) -> str:
@@ -60,19 +61,31 @@ class Table:
     """Figures that need no training, by name, from the folder of the data: a row beside every comparison."""
     sources: dict[str, str] = field(default_factory=dict)
     """Field -> where its value comes from, where the paper leaves it open."""
+    own_sources: dict[str, str] = field(default_factory=dict)
+    """The same for cells on a budget of our own, where they differ."""
 
     def run(self, name: str) -> Run:
         return self.make(name, self.cells[name])
 
     def baseline(self, name: str) -> str | None:
-        """The cell of the same method and labels without L2I."""
+        """The cell of the same method, labels and budget without L2I."""
         cell = self.cells[name]
-        plain = Cell(cell.method, cell.labels)
+        plain = Cell(cell.method, cell.labels, budget=cell.budget)
         return None if cell == plain else next((n for n, c in self.cells.items() if c == plain), None)
 
     def figure(self, name: str) -> Figure | None:
-        """The paper's figure for a cell: the same for L2I's default rule and the paper's."""
-        return figures().get(name.replace(MARKS["paper"], MARKS["normalized"]))
+        """The paper's figure for a cell, whatever its budget: the same for L2I's default rule and the paper's."""
+        return figures().get(self.papers(name).replace(MARKS["paper"], MARKS["normalized"]))
+
+    def papers(self, name: str) -> str:
+        """The same cell on the paper's budget."""
+        plain = self.cells[name]._replace(budget="")
+        return next((n for n, c in self.cells.items() if c == plain), name)
+
+    def source(self, name: str, path: str) -> str | None:
+        """Where the value of a cell's field comes from, where the paper leaves it open."""
+        own = self.own_sources if self.cells[name].budget else {}
+        return own.get(path, self.sources.get(path))
 
 
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -101,10 +114,10 @@ def outer_step(
 
 
 def named(table: str, cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Cells by name, TABLE/METHOD[-l2i][-paper]-LABELS[-ABLATION]."""
+    """Cells by name, TABLE/METHOD[-l2i][-paper]-LABELS[-ABLATION][-BUDGET]."""
     return {
-        f"{table}/{cell.short}{MARKS[cell.update]}-{cell.labels}{cell.ablation and '-' + cell.ablation}": cell
-        for cell in cells
+        "-".join(filter(None, [f"{table}/{c.short}{MARKS[c.update]}", str(c.labels), c.ablation, c.budget])): c
+        for c in cells
     }
 
 

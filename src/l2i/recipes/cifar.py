@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from l2i.methods import METHODS
+from l2i.recipes import fast
 from l2i.recipes.cells import Cell, Table, imputing, named, outer_step
 from l2i.registry import load
 
@@ -66,6 +67,9 @@ SOURCES = {
 }
 
 
+FAST = [Cell("fixmatch", 250, budget="fast"), Cell("fixmatch", 250, "normalized", budget="fast")]
+
+
 def cells(which: Set, ablations: Ablations) -> list[Cell]:
     """Every method at every number of labels, with L2I under both rules and the ablations; SL and UDA are ours."""
     found: list[Cell] = []
@@ -74,7 +78,7 @@ def cells(which: Set, ablations: Ablations) -> list[Cell]:
             found.append(Cell(method, labels))
             if method in ("mean-teacher", "mixmatch", "fixmatch", "uda"):
                 found += imputing(method, labels, ablations=ablations.get((method, labels), ()))
-    return found
+    return found + (FAST if which is TEN else [])
 
 
 def make(which: Set, name: str, cell: Cell) -> Run:
@@ -90,7 +94,7 @@ def make(which: Set, name: str, cell: Cell) -> Run:
     # the released code's step on a sum over batch and classes, written for our means
     eta = (100 if cell.ablation == "learnable" else 50) * which.rate * many * BATCH * which.classes
     held = int(cell.ablation.removeprefix("holdout")) if cell.ablation.startswith("holdout") else BATCH
-    return Run(
+    run = Run(
         name=name,
         steps=STEPS,
         eval_every=1024,
@@ -102,6 +106,7 @@ def make(which: Set, name: str, cell: Cell) -> Run:
         l2i=outer_step(cell, eta),
         optim=optim_of(which),
     )
+    return fast.fast(run) if cell.budget else run
 
 
 def optim_of(which: Set) -> Optim:
@@ -125,6 +130,7 @@ def table(which: Set, ablations: Ablations) -> Table:
         compared=(f"{which.name}/mean-teacher-{first}", f"{which.name}/mean-teacher-l2i-{first}"),
         seeds=3,
         sources=SOURCES,
+        own_sources=fast.SOURCES,
     )
 
 

@@ -49,11 +49,11 @@ def printed(run: Run, table: Table) -> str:
     long = max(map(len, shown.values()))
     lines = [f"{run.name}  (# where the paper leaves a value open: whose it is)"]
     for path in sorted(shown, key=lambda path: ("." in path or path == "method", path)):
-        source = table.sources.get(path)
+        source = table.source(run.name, path)
         lines.append(f"  {path:<{wide}}  {shown[path]:<{long}}{'  # ' + source if source else ''}".rstrip())
-    figure, recipe = table.figure(run.name), table.run(run.name)
+    figure, papers = table.figure(run.name), table.run(table.papers(run.name))
     if figure is not None:
-        after = "" if run.steps == recipe.steps else f"after {recipe.steps:,} steps, here {run.steps:,}"
+        after = "" if run.steps == papers.steps else f"after {papers.steps:,} steps, here {run.steps:,}"
         rule = "by the paper's own rule, here the library's" if run.l2i.outer_update == "normalized" else ""
         about = "; ".join(filter(None, [figure.where, after, rule, figure.note]))
         lines.append(f"  the paper's figure: {figure} ({about})")

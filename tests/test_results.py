@@ -8,6 +8,7 @@ from statistics import mean
 
 import pytest
 
+from l2i import recipes
 from l2i.cli import run
 from l2i.statistic import with_error
 from l2i.study.problems import ARMS, PROBLEMS
@@ -17,12 +18,13 @@ from l2i.training.log import rows_of
 ROOT = Path(__file__).parent.parent
 IMDB, AFLW = (ROOT / "results" / table for table in ("imdb", "aflw"))
 STEPS = 10_000
+CELLS = ("fixmatch", "fixmatch-l2i")
 OWN_LAYOUT = ("imdb", "study")  # folders whose tables have more, or other, columns
 STUDY = ROOT / "results" / "study"
 STUDY_BLOCK = re.compile(
     r"^<!-- l2i study --from results/study --markdown: (\w+) -->\n(.*?)^<!-- end -->$", re.M | re.S
 )
-BLOCK = re.compile(r"^<!-- l2i compare (\S+) --from results/ --markdown -->\n(.*?)^<!-- end -->$", re.M | re.S)
+BLOCK = re.compile(r"^<!-- l2i compare (\S+) --from (\S+) --markdown -->\n(.*?)^<!-- end -->$", re.M | re.S)
 BLOCKS = BLOCK.findall((ROOT / "docs/results.md").read_text(encoding="utf-8"))
 
 
@@ -100,13 +102,61 @@ def test_a_landmark_result_is_that_of_its_evaluations(path: Path) -> None:
     assert (result["figure"], result["steps"]) == (pytest.approx(figure), 22_500)
 
 
-@pytest.mark.parametrize(("table", "block"), BLOCKS, ids=[table for table, _ in BLOCKS])
+CIFAR, STRONG = ROOT / "results" / "cifar10", ROOT / "results" / "strong-labels" / "cifar10"
+
+
+def told_of_cifar() -> str:
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    return " ".join(page.partition("## CIFAR-10 from 250 labels")[2].partition("\n## ")[0].split())
+
+
+@pytest.mark.parametrize("path", [*CIFAR.glob("*-seed*.json"), *STRONG.glob("*-seed*.json")], ids=str)
+def test_a_cifar_result_is_that_of_its_evaluations(path: Path) -> None:
+    result, rows = json.loads(path.read_text()), rows_of(path.with_suffix(".jsonl").read_bytes())
+    figures = {part: final_figure(curve(rows, part), {}, result["steps"], "median") for part in ("test", "validation")}
+    assert (result["figure"], result["validation"]) == pytest.approx((figures["test"], figures["validation"]))
+
+
+def test_the_fast_run_is_that_of_its_recipe_and_of_the_page() -> None:
+    result = json.loads((CIFAR / "fixmatch-250-fast-seed0.json").read_text())
+    assert result["steps"] == recipes.get("cifar10/fixmatch-250-fast").steps
+    page, pace = told_of_cifar(), result["steps_per_second"]
+    assert f"ends at {result['figure']:.2f} % after {result['steps']:,} steps, {result['seconds'] / 60:.1f} min" in page
+    assert f"took {pace:.0f} steps a second" in page and f"is {100 * (pace * 3.804e-3 - 1):.0f} % faster" in page
+    rows = {row["step"]: row for row in rows_of((CIFAR / "fixmatch-250-fast-seed0.jsonl").read_bytes())}
+    first, last = rows[16_384], rows[57_344]
+    assert f"goes from {first['validation']:.2f} to {last['validation']:.2f} %" in page
+    assert f"the threshold from {first['mask']:.2f} to {last['mask']:.2f}." in page
+
+
+def test_the_trials_of_fast_schedules_are_those_of_their_file() -> None:
+    lines = (ROOT / "docs/results.md").read_text(encoding="utf-8").splitlines()
+    trials = [json.loads(line) for line in (ROOT / "results" / "cifar10-trials.jsonl").read_text().splitlines()]
+    for t in trials:
+        steps = f"{t['steps']:,}" if t["reached"] == t["steps"] else f"{t['reached']:,} of {t['steps']:,}"
+        row = f"| {t['rate']:g} | {t['unlabeled']} | {t['threshold']:g} | {t['weight_decay']:g} | {steps} |"
+        assert f"{row} {t['validation']:.2f} |" in lines
+    halfway = next(e for e in trials[1]["evaluations"] if e["step"] == 4000)
+    assert (
+        f"256 samples are at {trials[4]['validation']:.2f} % and 448 at {halfway['validation']:.2f})" in told_of_cifar()
+    )
+
+
+def test_labels_of_one_class_took_over_as_the_page_says() -> None:
+    rows = rows_of((STRONG / "fixmatch-250-fast-seed0.jsonl").read_bytes())
+    first, last = next(row for row in rows if row["step"] == 22_528), rows[-1]
+    assert f"from {100 * first['top_class']:.0f} % of them to {100 * last['top_class']:.0f} %," in told_of_cifar()
+    seconds = [json.loads((STRONG / f"{cell}-250-fast-seed0.json").read_text())["seconds"] for cell in CELLS]
+    assert f"makes a run {100 * (seconds[1] / seconds[0] - 1):.0f} % longer" in told_of_cifar()
+
+
+@pytest.mark.parametrize(("table", "folder", "block"), BLOCKS, ids=[f"{table}, {place}" for table, place, _ in BLOCKS])
 def test_a_table_is_what_the_command_prints(
-    table: str, block: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: str, folder: str, block: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("L2I_DATA", raising=False)
-    assert run(["compare", table, "--from", "results/", "--markdown"]) == 0
+    assert run(["compare", table, "--from", folder, "--markdown"]) == 0
     assert capsys.readouterr().out == block
 
 
@@ -151,8 +201,9 @@ def test_the_study_has_the_strength_of_its_recipes(path: Path) -> None:
 
 
 def test_every_folder_of_results_has_its_table() -> None:
-    folders = {path.name for path in (ROOT / "results").iterdir() if path.is_dir()}
-    assert folders - {*OWN_LAYOUT} <= {table for table, _ in BLOCKS}
+    folders = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "results").rglob("*-seed*.json")}
+    shown = {f"{place}{table}" for table, place, _ in BLOCKS}
+    assert folders - {f"results/{name}" for name in OWN_LAYOUT} == shown
 
 
 def test_the_readme_has_the_figures_of_the_study(study: tuple[dict[str, str], dict[str, str]]) -> None:

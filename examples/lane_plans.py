@@ -34,7 +34,7 @@ def measured(run: Run, splits: Splits, plan: Plan | None) -> tuple[float, float]
     stepping = Stepping(Trainer(run, splits=splits))
     trainer = stepping.trainer
     trainer.recorder = Recorder(trainer.take, trainer.loader, plan, must=True)
-    stepping.take(WARM_UP)
+    stepping.take(WARM_UP * run.l2i.outer_every)
     held = (torch.cuda.max_memory_reserved() - before) / MIB
     blocks = [ms_of(lambda: stepping.take(STEPS), trainer.device) / STEPS for _ in range(BLOCKS)]
     return statistics.median(blocks), held

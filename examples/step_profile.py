@@ -2,12 +2,13 @@
 
 import sys
 from collections import defaultdict
+from contextlib import closing
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from l2i import Trainer, replace
+from l2i import replace
 from l2i.bench.cases import GROUPS, VARIANTS, run_of, splits_of
 from l2i.bench.timing import Stepping, ms_of
 from l2i.options import BenchOptions
@@ -22,7 +23,7 @@ KINDS = {  # a kind of work -> what the names of its kernels have in them; the f
     "residual sums": ("CUDAFunctor_add<c10::BFloat16>",),
 }
 REST = "all else: draws, augmentation, head, costs, optimizer, averages"
-WARM_UP, STEPS = 12, 12
+STEPS = 24  # a multiple of every recipe's steps from one outer step to the next
 
 Kernel = tuple[str, float, float]  # name, first and last µs
 
@@ -84,9 +85,8 @@ def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
     splits = splits_of(group, device, run)
     print(f"{group} {variant}")
     for engine, told in (("eager", one_at_a_time), ("graph", in_lanes)):
-        stepping = Stepping(Trainer(replace(run, engine=engine), splits=splits))
-        stepping.take(WARM_UP)
-        told(stepping)
+        with closing(Stepping.warm(replace(run, engine=engine), splits)) as stepping:
+            told(stepping)
 
 
 if __name__ == "__main__":

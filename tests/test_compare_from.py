@@ -11,12 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from formats import write_faces
-from l2i import recipes
 from l2i.cli import run
-from l2i.curves import curve
-from l2i.options import CompareOptions
 from l2i.statistic import with_error
-from l2i.training.folder import Result
 
 CELLS = ("sl-91", "mean-teacher-91", "mean-teacher-l2i-91")
 LINES = ("sl-91", "mean-teacher-91", "mean-teacher-91-longer", "mean-teacher-l2i-91")
@@ -115,28 +111,6 @@ def test_a_markdown_table_has_the_figures_of_the_files(results: Path, l2i: Call)
         gain = with_error((a - b for a, b in zip(ours, theirs, strict=True)), sign="+")
         assert said.rows["mean-teacher-l2i-91"][column] == gain
     assert "Δ: a cell minus its baseline" in said.err
-
-
-def test_errors_are_drawn_against_time_from_the_files(results: Path, l2i: Call) -> None:
-    picture = results.parent / "new" / "curve.svg"
-    said = l2i("compare", "aflw", "--from", results, "--plot", picture)
-    assert (said.code, said.out.splitlines()[-1]) == (0, f"Drawn in {picture}.")
-    assert all(f"<!-- {line} -->" in picture.read_text() for line in (*LINES, "minutes since the first step"))
-    table, name = recipes.table("aflw"), "mean-teacher-91"
-    kept = json.loads((results / "aflw" / f"{name}-seed1.json").read_text())
-    rows = [json.loads(row) for row in (results / "aflw" / f"{name}-seed1.jsonl").read_text().splitlines()]
-    found = curve(table, f"aflw/{name}", Result(**kept), CompareOptions(from_=str(results)))
-    assert found.errors == [row["test"] for row in rows]
-    assert found.minutes == pytest.approx([row["step"] / 3 * kept["seconds"] / 60 for row in rows])
-    (results / "aflw" / f"{name}-seed1.jsonl").unlink()
-    said = l2i("compare", "aflw", "--from", results, "--plot", picture)
-    assert said.code == 2 and f"{name}-seed1.jsonl, a run's evaluations, cannot be read" in said.err
-
-
-def test_runs_of_the_moment_are_drawn_too(trained: Done, tmp_path: Path, l2i: Call) -> None:
-    picture = tmp_path / "curve.png"
-    said = l2i(*training(trained[0], "--out", str(trained[0] / "runs"), "--plot", str(picture)))
-    assert said.code == 0 and picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_is_missing_is_trained_and_nothing_else(trained: Done, results: Path, tmp_path: Path, l2i: Call) -> None:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 IMDB, AFLW = (ROOT / "results" / table for table in ("imdb", "aflw"))
 STEPS = 10_000
 CELLS = ("fixmatch", "fixmatch-l2i")
+STEP_MS = json.loads((ROOT / "results" / "steps.json").read_text())["profile recorded"]["ms"]
 OWN_LAYOUT = ("imdb", "study")  # folders whose tables have more, or other, columns
 STUDY = ROOT / "results" / "study"
 STUDY_BLOCK = re.compile(
@@ -122,7 +123,7 @@ def test_the_fast_run_is_that_of_its_recipe_and_of_the_page() -> None:
     assert result["steps"] == recipes.get("cifar10/fixmatch-250-fast").steps
     page, pace = told_of_cifar(), result["steps_per_second"]
     assert f"ends at {result['figure']:.2f} % after {result['steps']:,} steps, {result['seconds'] / 60:.1f} min" in page
-    assert f"took {pace:.0f} steps a second" in page and f"is {100 * (pace * 3.804e-3 - 1):.0f} % faster" in page
+    assert f"took {pace:.0f} steps a second" in page and f"is {100 * (pace * STEP_MS / 1e3 - 1):.0f} % faster" in page
     rows = {row["step"]: row for row in rows_of((CIFAR / "fixmatch-250-fast-seed0.jsonl").read_bytes())}
     first, last = rows[16_384], rows[57_344]
     assert f"goes from {first['validation']:.2f} to {last['validation']:.2f} %" in page
@@ -136,10 +137,29 @@ def test_the_trials_of_fast_schedules_are_those_of_their_file() -> None:
         steps = f"{t['steps']:,}" if t["reached"] == t["steps"] else f"{t['reached']:,} of {t['steps']:,}"
         row = f"| {t['rate']:g} | {t['unlabeled']} | {t['threshold']:g} | {t['weight_decay']:g} | {steps} |"
         assert f"{row} {t['validation']:.2f} |" in lines
-    halfway = next(e for e in trials[1]["evaluations"] if e["step"] == 4000)
+    halfway = next(e for e in trials[1]["evaluations"] if e["step"] == 4000)["validation"]
+    told = f"256 samples are at {trials[4]['validation']:.2f} %, and halfway through 8,000, 448 at {halfway:.2f})"
+    assert told in told_of_cifar()
+
+
+def test_the_times_of_steps_are_those_of_their_file() -> None:
+    page = " ".join((ROOT / "docs/performance.md").read_text(encoding="utf-8").split())
+    found = json.loads((ROOT / "results" / "steps.json").read_text())
+    assert f"FixMatch {found['ahead']['fixmatch base']:.2f} ms ({found['before']['fixmatch base']:.2f} on such" in page
+    for name in ("fixmatch last-layer", "mean-teacher base", "mixmatch base", "landmarks last-layer"):
+        assert f" {found['ahead'][name]:.2f}" in page, name
+    whole = sum(ms for ms, _ in found["profile"].values())
+    for kind, (ms, kernels) in found["profile"].items():
+        assert f"| {1e3 * ms:.0f} | {100 * ms / whole:.0f} % | {kernels} | {kind} |" in page
     assert (
-        f"256 samples are at {trials[4]['validation']:.2f} % and 448 at {halfway['validation']:.2f})" in told_of_cifar()
+        f"take {1e3 * whole:.0f} µs a step" in page and f"takes {1e3 * found['profile recorded']['ms']:.0f} µs" in page
     )
+    few = found["kernels"]["32 channels, 32 x 32"]
+    assert f"{1e3 * few['forward']:.0f} µs forward and {1e3 * few['to weights']:.0f} µs backward" in page
+    result = json.loads((CIFAR / "fixmatch-250-fast-seed0.json").read_text())
+    steps = result["steps"] / result["steps_per_second"]
+    assert f"took {1e3 * steps / result['steps']:.2f} ms a step; of its {result['seconds']:.1f} s" in page
+    assert f"the like took {result['seconds'] - steps:.1f}." in page
 
 
 def test_labels_of_one_class_took_over_as_the_page_says() -> None:

@@ -138,7 +138,7 @@ def train(arguments: list[str]) -> int:
         from l2i.validate import validate
 
         validate(chosen)
-        print(printed(chosen, recipes.table_of(name)))
+        print(printed(chosen, recipes.table_of(name), name))
         return 0
 
     from l2i.training.folder import folder_of

@@ -92,13 +92,13 @@ def report(table: str, lines: list[Line], options: CompareOptions) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
     for line in notes(lines, given):
         console.print(line)
-    if options.plot is not None:
-        console.print(f"Drawn in {draw(recipes.table(table), lines, options)}.")
     if options.from_ is None:
         path = Path(options.out) / f"{table}.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # where all was kept, nothing was trained
         write_whole(path, (json.dumps(as_json(lines, given), indent=2) + "\n").encode())
         console.print(f"Kept in {path}.")
+    if options.plot is not None:
+        console.print(f"Drawn in {draw(recipes.table(table), lines, options)}.")
 
 
 def notes(lines: list[Line], given: dict[str, float]) -> list[str]:
@@ -117,7 +117,7 @@ def notes(lines: list[Line], given: dict[str, float]) -> list[str]:
         )
     beside = max(result.at_once for result in results)
     found.append(f"{unit(lines)}: of a run, on average{f', {beside} side by side' if beside > 1 else ''}.")
-    found += [budget(x) for x in lines if x.paper and x.paper_steps and x.steps != x.paper_steps]
+    found += [budget(x) for x in lines if x.paper and x.paper_steps and (x.own_budget or x.steps != x.paper_steps)]
     marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in given}
     found += [f"* {name}: {figure.note}." for name, figure in marked.items() if figure and figure.note]
     found += [told for line in lines for told in doubts(line)]
@@ -148,9 +148,10 @@ def budget(line: Line) -> str:
     """How far a run of ours is from the paper's."""
     assert line.paper_steps is not None
     share = 100 * line.steps / line.paper_steps
+    how = "on a schedule of our own (--dry-run shows it)" if line.own_budget else "with schedules scaled"
     return (
         f"paper: as printed there, after {line.paper_steps:,} steps; ours took {line.steps:,.0f}, {share:.2g} % of it, "
-        "with schedules scaled: such figures are not to be expected to agree."
+        f"{how}: such figures are not to be expected to agree."
     )
 
 

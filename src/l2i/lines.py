@@ -25,6 +25,8 @@ class Line:
     paper: Figure | None = None
     paper_steps: int | None = None
     """How many steps the paper's runs have."""
+    own_budget: bool = False
+    """Whether the schedule is ours and not the paper's."""
 
     @property
     def figures(self) -> list[float]:
@@ -62,7 +64,12 @@ def lines_of(table: Table, found: Mapping[str, Sequence[Result]]) -> list[Line]:
     """The lines of results by name, in their order."""
     alone = {name: Line(name, results) for name, results in found.items()}
     for cell in alone.keys() & table.cells.keys():
-        alone[cell] = replace(alone[cell], paper=table.figure(cell), paper_steps=table.run(table.papers(cell)).steps)
+        alone[cell] = replace(
+            alone[cell],
+            paper=table.figure(cell),
+            paper_steps=table.run(table.papers(cell)).steps,
+            own_budget=bool(table.cells[cell].budget),
+        )
     return [set_against(alone, line, table) for line in alone.values()]
 
 

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from l2i.config import L2I, Run, from_json, to_json
+from l2i.data.augment import Augment
 from l2i.errors import InputError
 from l2i.models.base import Network
 
@@ -121,9 +122,9 @@ def validate(run: Run) -> None:
         raise InputError("optim.schedule='step' needs optim.milestones, the steps at which the rate falls")
     if run.optim.nesterov and (run.optim.name != "sgd" or not run.optim.momentum):
         raise InputError("optim.nesterov is for optim.name='sgd' with an optim.momentum above 0; leave it out")
-    if run.batch.joint != "no" and (run.method.mix_alpha is not None or run.method.searches_input):
+    if run.data.labeled_view == "strong" and run.data.strong == Augment():
         raise InputError(
-            f"batch.joint passes samples as they were drawn, and {run.method.name} makes others of them; leave it out"
+            "data.labeled_view='strong' needs a strong view, and data.strong has none; set it, or use 'weak'"
         )
     asked = [name for name in ENCODERS if getattr(run.model, name) != getattr(Network(), name)]
     if run.model.name != "encoder" and asked:

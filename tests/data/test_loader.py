@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from image_folders import write_class_folders
+from l2i import Trainer, recipes, replace
 from l2i.data.augment import Augment
 from l2i.data.draw import draw_splits
 from l2i.data.folders import read_class_folders
@@ -97,6 +98,17 @@ def test_a_twin_draws_the_same_and_may_be_at_another_step(method: str) -> None:
         assert all(torch.equal(view, wanted.unlabeled.views[name]) for name, view in found.unlabeled.views.items())
         assert torch.equal(found.progress, wanted.progress)
     assert not torch.equal(here.unlabeled.weak, there.unlabeled.weak)
+
+
+def test_labelled_samples_are_learned_on_the_view_that_the_run_names() -> None:
+    plain = {"weak": Augment(), "strong": Augment(cutout=8, fill=9.0)}
+    for view in ("weak", "strong"):
+        run = replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", data={**plain, "labeled_view": view})
+        batch = Trainer(run).loader.draw(1)
+        assert bool((batch.labeled.x == 9.0).any()) == (view == "strong")
+        assert batch.holdout is not None and not bool((batch.holdout.x == 9.0).any())
+    with pytest.raises(InputError, match=r"needs a strong view, and data\.strong has none"):
+        Trainer(replace(run, data={"strong": Augment()}))
 
 
 def test_mixing_permutes_all_rows() -> None:

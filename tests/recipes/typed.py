@@ -20,7 +20,6 @@ DEFAULTS: dict[str, Any] = {
     "data.num_test": 1.0,
     "data.text.paraphrases": None,
     "data.labeled_view": "weak",
-    "batch.joint": "no",
     **{
         f"data.{view}.words.{name}": 0.0
         for view in ("weak", "strong")

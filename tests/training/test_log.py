@@ -17,28 +17,42 @@ def test_a_time_is_told_as_a_person_says_it(seconds: float, told: str) -> None:
     assert lasting(seconds) == told
 
 
-def said(capsys: pytest.CaptureFixture[str], steps: int) -> list[str]:
-    """What is said in three steps of a hundredth of a second."""
+def said(capsys: pytest.CaptureFixture[str], steps: int, *, slow: float = 0.0) -> list[str]:
+    """What is said in steps of a hundredth of a second, of which the first may take longer."""
     with Bar("cell seed 0", start=0, steps=steps, quiet=False) as bar:
-        for step in range(1, 4):
+        time.sleep(slow)
+        for step in range(1, 5):
             time.sleep(0.01)
             bar.advance(step)
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_run_that_will_take_long_says_so_once_and_what_helps(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "EVERY", 0.0)
-    first, *lines = said(capsys, steps=10**9)
-    assert first.startswith("cell seed 0: 1,000,000,000 steps will take about ") and "days on this machine" in first
-    assert first.endswith("--steps N takes fewer, with schedules scaled")
-    assert len(lines) == 3 and all("step" in line and line.endswith("days left") for line in lines)
 
 
-def test_a_run_of_minutes_says_nothing_of_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(log, "EVERY", 0.0)
-    lines = said(capsys, steps=1000)
-    assert len(lines) == 3 and all(line.endswith(" s left") for line in lines)
+def test_a_run_that_will_take_long_says_so_once_and_what_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, steps=10**9)
+    told = [line for line in lines if "will take" in line]
+    assert len(told) == 1 and told[0].startswith("cell seed 0: 1,000,000,000 steps will take about ")
+    assert "days on this machine" in told[0] and told[0].endswith("--steps N takes fewer, with schedules scaled")
+    others = [line for line in lines if line not in told]
+    assert len(others) == 4 and all("step" in line and line.endswith("days left") for line in others)
+
+
+@pytest.mark.parametrize("slow", [0.0, 0.5], ids=["even", "slow at first"])
+def test_a_run_of_minutes_says_nothing_of_it(capsys: pytest.CaptureFixture[str], slow: float) -> None:
+    """10,000 such steps take less than two minutes; by the first of them alone, they would take more than an hour."""
+    assert not [line for line in said(capsys, steps=10_000, slow=slow) if "will take" in line]
+
+
+def test_the_time_of_evaluations_is_not_that_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar("cell seed 0", start=0, steps=10_000, quiet=False) as bar:
+        bar.advance(1)
+        bar.evaluating(100)
+        time.sleep(0.5)
+        for step in range(2, 5):
+            time.sleep(0.01)
+            bar.advance(step)
+    assert "will take" not in capsys.readouterr().err

@@ -114,12 +114,12 @@ def host_us(stepping: Stepping, device: torch.device) -> float | None:
     """Microseconds until a step is issued, when nothing waits for the device."""
     if device.type != "cuda":
         return None
-    found = []
+    found, count = [], max(BURST, stepping.trainer.run.l2i.outer_every)
     for _ in range(BURSTS):
         torch.cuda.synchronize(device)
         begun = time.perf_counter()
-        stepping.take(BURST)
-        found.append(1e6 * (time.perf_counter() - begun) / BURST)
+        stepping.take(count)
+        found.append(1e6 * (time.perf_counter() - begun) / count)
     torch.cuda.synchronize(device)
     return median(found)
 

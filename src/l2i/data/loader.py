@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from scipy.special import betaincinv
@@ -35,10 +34,6 @@ class Batches:
     """Unlabelled samples a step (B^U)."""
     holdout: int = 64
     """Hold-out samples a step (B^H), drawn only where there is an outer step."""
-    joint: Literal["no", "learned", "all"] = "no"
-    """What the base step passes in one forward, so that BatchNorm's statistics cannot tell the samples apart: nothing;
-    labelled samples and the student's; or, as FixMatch's code does, also those that labels are imputed on. The outer
-    step passes its samples apart."""
 
 
 class Loader:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from l2i.config import Run
 
 STEPS = 60_000
-UNLABELED = 128  # what counts here is how many steps are taken; more samples a step help little
+UNLABELED = 128  # steps count for more than samples a step
 THRESHOLD = 0.8  # 0.95, the paper's, was six points behind after 4,000 steps
 OUTER = 64  # unlabelled samples of an outer step
 OUTER_EVERY = 8

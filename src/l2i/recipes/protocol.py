@@ -42,20 +42,21 @@ def protocol(run: Run) -> dict[str, Any]:
     return found
 
 
-def printed(run: Run, table: Table) -> str:
-    """The protocol a field a line, with where a value comes from if the paper leaves it open."""
+def printed(run: Run, table: Table, name: str) -> str:
+    """The protocol of a run of a cell, a field a line, with where a value comes from if the paper leaves it open."""
     found = protocol(run)
     wide, shown = max(map(len, found)), {path: spelled(value) for path, value in found.items()}
     long = max(map(len, shown.values()))
     lines = [f"{run.name}  (# where the paper leaves a value open: whose it is)"]
     for path in sorted(shown, key=lambda path: ("." in path or path == "method", path)):
-        source = table.source(run.name, path)
+        source = table.source(name, path)
         lines.append(f"  {path:<{wide}}  {shown[path]:<{long}}{'  # ' + source if source else ''}".rstrip())
-    figure, papers = table.figure(run.name), table.run(table.papers(run.name))
+    figure, papers = table.figure(name), table.run(table.papers(name))
     if figure is not None:
         after = "" if run.steps == papers.steps else f"after {papers.steps:,} steps, here {run.steps:,}"
+        ours = "on a schedule of our own" if table.cells[name].budget else ""
         rule = "by the paper's own rule, here the library's" if run.l2i.outer_update == "normalized" else ""
-        about = "; ".join(filter(None, [figure.where, after, rule, figure.note]))
+        about = "; ".join(filter(None, [figure.where, after, ours, rule, figure.note]))
         lines.append(f"  the paper's figure: {figure} ({about})")
     return "\n".join(lines)
 

@@ -38,11 +38,16 @@ class Ahead:
 
     def begin(self, t: int) -> None:
         """Draw the batch of a step, once what was drawn before has been taken over."""
+        self.step = None  # until it is on its way: whoever interrupts this must not take it for the one before
         self.stream.wait_stream(torch.cuda.current_stream(self.loader.device))
         with torch.cuda.stream(self.stream):
             self.loader.turn_to(t)
             self.graph.replay()
         self.step = t
+
+    def close(self) -> None:
+        """Wait for the batch that is on its way: what it writes to is about to be given back."""
+        self.stream.synchronize()
 
 
 def tensors(batch: Batch) -> list[Tensor]:

@@ -55,7 +55,7 @@ def pick_device(name: str) -> torch.device:
 
 def shared(run: Run, ranks: Ranks) -> None:
     """That the processes of a run can have like shares of it."""
-    sizes = {f"batch.{name}": size for name, size in vars(run.batch).items() if isinstance(size, int)}
+    sizes = {f"batch.{name}": size for name, size in vars(run.batch).items()}
     sizes["l2i.outer_unlabeled"] = run.l2i.outer_unlabeled
     for name, size in sizes.items():
         if size % ranks.size:

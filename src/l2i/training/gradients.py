@@ -21,7 +21,7 @@ from l2i.ranks import here
 from l2i.tasks.base import Task
 from l2i.training.clock import Clock
 from l2i.training.flat import Flat
-from l2i.training.passed import Passed, Together
+from l2i.training.passed import Passed
 from l2i.training.precision import Autocast, matrices, rounded
 from l2i.training.statistics import Moving, Statistics
 from l2i.training.targets import outer_method
@@ -100,8 +100,6 @@ class Gradients:
 
     def base(self, batch: Batch, nets: Nets, lanes: Lanes = IN_TURN) -> BaseGradient:
         """The gradient of C^T + λ C^U(Z), with labels imputed at θ (or by the teacher)."""
-        if self.run.batch.joint != "no":
-            return self.together(batch, nets)
         costs = self.run.method.costs(self.task, nets.student, nets.imputer, batch, lanes)
         with lanes("labeled"):
             parts = [self.flat.gathered(nets.moving.gradient(costs.c_t))]
@@ -110,16 +108,6 @@ class Gradients:
                 parts.append(self.flat.gathered(nets.moving.gradient(self.clock.weight * costs.c_u)))
         lanes.keep(costs, parts)
         return BaseGradient(costs, parts)
-
-    def together(self, batch: Batch, nets: Nets) -> BaseGradient:
-        """The same where labelled samples and the student's, and perhaps those to be labelled, share a forward."""
-        method = self.run.method
-        imputing = self.run.batch.joint == "all" and self.imputer is self.network
-        wanted = dict.fromkeys(("weak",) * imputing + (method.student_view,)) if method.views else ()
-        net = Together(nets.moving, [batch.labeled.x, *(batch.unlabeled.views[view] for view in wanted)])
-        costs = method.costs(self.task, net, net if imputing else nets.imputer, batch)
-        gradient = nets.moving.gradient(costs.c_t + self.clock.weight * costs.c_u)
-        return BaseGradient(costs, [self.flat.gathered(gradient)])
 
     def outer(self, batch: Batch, nets: Nets, lanes: Lanes = IN_TURN) -> HeldGradient:
         """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""

@@ -32,6 +32,11 @@ def rows_of(content: bytes) -> list[Row]:
     return rows
 
 
+def paced(rate: float) -> str:
+    """So many steps a second, or seconds a step."""
+    return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s a step"
+
+
 def seldom() -> Callable[[str], None]:
     """Says a line on stderr, where the last one that it was given is some seconds ago."""
     said = time.monotonic()
@@ -115,7 +120,8 @@ class Bar:
         self.console = Console(stderr=True, quiet=quiet)
         self.label, self.steps, self.start, self.costs = label, steps, start, ""
         self.samples = self.done = 0
-        self.warned = False
+        self.foretold = False
+        self.mark: tuple[float, int] | None = None  # when steps are counted from, and the first of them
         self.began = self.said = time.monotonic()
         columns = (
             TextColumn("{task.description}"),
@@ -132,31 +138,35 @@ class Bar:
     def advance(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
         now = time.monotonic()
+        if not self.foretold:
+            self.count(now, step)
         if now - self.said < (0.2 if self.console.is_terminal else EVERY):
             return
         self.said = now
         rate = (step - self.start) / (now - self.began)
-        pace = f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s a step"
-        told = f"{pace} {self.costs}".strip()
-        if not self.warned and now - self.began >= EVERY:
-            self.foretell((self.steps - self.start) / rate, pace)
+        told = f"{paced(rate)} {self.costs}".strip()
         taken = len(self.label) + BAR + 2 * len(str(self.steps)) + 12  # by the other columns: costs give way first
         self.progress.update(self.task, costs=told[: max(0, self.console.width - taken)])
         if not self.console.is_terminal:
             self.say(f"{self.label}: step {step} of {self.steps}, {told}, {lasting((self.steps - step) / rate)} left")
 
-    def foretell(self, seconds: float, pace: str) -> None:
-        """Say once, as soon as it can be told, that a run will take long, and what can be done about it."""
-        self.warned = True
-        if seconds > LONG:
-            self.say(
-                f"{self.label}: {self.steps - self.start:,} steps will take about {lasting(seconds)} on this machine, "
-                f"at {pace}, and evaluations come on top; --steps N takes fewer, with schedules scaled"
-            )
+    def count(self, now: float, step: int) -> None:
+        """Once steps have been counted for a while, without the first ones, say it if the run will take long."""
+        if self.mark is None and now - self.began >= EVERY:
+            self.mark = now, step
+        elif self.mark is not None and now - self.mark[0] >= EVERY:
+            self.foretold = True
+            rate = (step - self.mark[1]) / (now - self.mark[0])
+            if (left := (self.steps - self.start) / rate) > LONG:
+                self.say(
+                    f"{self.label}: {self.steps - self.start:,} steps will take about {lasting(left)} on this machine, "
+                    f"at {paced(rate)}, and evaluations come on top; --steps N takes fewer, with schedules scaled"
+                )
 
     def evaluating(self, samples: int) -> None:
         """An evaluation of so many samples begins; it may take longer than many steps."""
         self.samples, self.done = samples, 0
+        self.mark = None  # its time is not that of steps
 
     def evaluated(self, count: int) -> None:
         """That many more samples are done."""

@@ -1,4 +1,4 @@
-"""One forward for several uses: base and outer step at one θ, or the samples of a step that share statistics."""
+"""One forward for base and outer step, where both are at one θ and need the same outputs."""
 
 from __future__ import annotations
 
@@ -61,12 +61,3 @@ class Passed:
         if note is None or note.features is None:
             return None
         return Seen(note.features[: len(x)].detach(), note.outputs[: len(x)].detach())
-
-
-class Together(Passed):
-    """Φ at θ, which has passed some batches in one forward: BatchNorm's statistics are those of all of them."""
-
-    def __init__(self, net: Net, batches: list[Tensor]) -> None:
-        super().__init__(net)
-        outputs = net(torch.cat(batches)).split([len(x) for x in batches])
-        self.notes = [Note(x, None, out, None) for x, out in zip(batches, outputs, strict=True)]

@@ -78,6 +78,8 @@ class Recorder:
 
     def close(self) -> None:
         """Let go of what was recorded."""
+        if self.ahead is not None:
+            self.ahead.close()
         self.graphs.clear()
         self.ahead = None
 

@@ -74,7 +74,7 @@ class Trainer:
         self.gradients, self.loader = self.gradients_of(), self.loader_of()
         self.meter = Meter(self.device, classes=self.task.outputs if run.method.counts(self.task) else 0)
         self.draws, self.held = rehearsed(self) if rehearse else (False, 0)
-        once = rehearse and not (self.draws and self.gradients.replays) and run.batch.joint == "no"
+        once = rehearse and not (self.draws and self.gradients.replays)
         self.gradients.shares = run.l2i.share and run.l2i.outer_update == "normalized" and once
         self.recorder = self.recording()
 

@@ -28,7 +28,8 @@ def dry(plan: Plan) -> str:
     about = (
         f"{plan.trials} trials of {plan.run.steps:,} steps, {pruning}, chosen on the validation set; in {plan.folder}"
     )
-    return "\n".join([f"{plan.study}: {about}", *aligned(rows), "", protocol(plan.run, recipes.table_of(plan.recipe))])
+    told = protocol(plan.run, recipes.table_of(plan.recipe), plan.recipe)
+    return "\n".join([f"{plan.study}: {about}", *aligned(rows), "", told])
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

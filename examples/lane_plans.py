@@ -7,11 +7,11 @@ import sys
 import torch
 
 from l2i import Run, Splits, Trainer
-from l2i.bench.cases import GROUPS, VARIANTS, run_of, splits_of
-from l2i.bench.timing import MIB, Stepping, ms_of
+from l2i.bench.cases import chosen, splits_of
+from l2i.bench.timing import MIB, Stepping, ms_of, period
+from l2i.errors import InputError
 from l2i.lanes import APART, LAST_LAYER, THROUGH_ALL, Plan
 from l2i.options import BenchOptions
-from l2i.registry import unknown
 from l2i.training.record import Recorder
 
 PLANS: dict[str, Plan | None] = {
@@ -34,22 +34,22 @@ def measured(run: Run, splits: Splits, plan: Plan | None) -> tuple[float, float]
     stepping = Stepping(Trainer(run, splits=splits))
     trainer = stepping.trainer
     trainer.recorder = Recorder(trainer.take, trainer.loader, plan, must=True)
-    stepping.take(WARM_UP * run.l2i.outer_every)
+    stepping.take(WARM_UP * period(run))
     held = (torch.cuda.max_memory_reserved() - before) / MIB
     blocks = [ms_of(lambda: stepping.take(STEPS), trainer.device) / STEPS for _ in range(BLOCKS)]
     return statistics.median(blocks), held
 
 
 def main(group: str = "mean-teacher", variant: str = "last-layer") -> None:
-    for kind, name, known in (("group", group, list(GROUPS)), ("variant", variant, list(VARIANTS))):
-        if name not in known:
-            sys.exit(str(unknown(kind, name, known, "l2i bench --help")))
+    device = torch.device("cuda")
+    try:
+        case = chosen(BenchOptions(groups=(group,), variants=(variant,)), device)[group][0]
+    except InputError as error:
+        sys.exit(str(error))
     if not torch.cuda.is_available():
         print("lanes are streams of a GPU, and there is none")
         return
-    device = torch.device("cuda")
-    run = run_of(group, variant, BenchOptions(), device)
-    splits = splits_of(group, device, run)
+    run, splits = case.run, splits_of(group, device, case.run)
     measured(run, splits, None)  # so that cuDNN has chosen its algorithms
     for name, plan in PLANS.items():
         ms, held = measured(run, splits, plan)

@@ -9,10 +9,10 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from l2i import replace
-from l2i.bench.cases import GROUPS, VARIANTS, run_of, splits_of
+from l2i.bench.cases import chosen, splits_of
 from l2i.bench.timing import Stepping, ms_of
+from l2i.errors import InputError
 from l2i.options import BenchOptions
-from l2i.registry import unknown
 
 KINDS = {  # a kind of work -> what the names of its kernels have in them; the first that fits counts
     "BatchNorm and activation, forward": ("normalise_kernel", "statistics_kernel"),
@@ -74,15 +74,15 @@ def in_lanes(stepping: Stepping) -> None:
 
 
 def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
-    for kind, name, known in (("group", group, list(GROUPS)), ("variant", variant, list(VARIANTS))):
-        if name not in known:
-            sys.exit(str(unknown(kind, name, known, "l2i bench --help")))
+    device = torch.device("cuda")
+    try:
+        case = chosen(BenchOptions(groups=(group,), variants=(variant,)), device)[group][0]
+    except InputError as error:
+        sys.exit(str(error))
     if not torch.cuda.is_available():
         print("the profile is that of a GPU, and there is none")
         return
-    device = torch.device("cuda")
-    run = run_of(group, variant, BenchOptions(), device)
-    splits = splits_of(group, device, run)
+    run, splits = case.run, splits_of(group, device, case.run)
     print(f"{group} {variant}")
     for engine, told in (("eager", one_at_a_time), ("graph", in_lanes)):
         with closing(Stepping.warm(replace(run, engine=engine), splits)) as stepping:

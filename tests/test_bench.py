@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from l2i.bench.cases import GROUPS, VARIANTS, chosen, splits_of
 from l2i.bench.floor import Ceilings, Counter, Work, work_of
-from l2i.bench.timing import Memory, Times
+from l2i.bench.timing import Memory, Times, period
 from l2i.cli import run
 from l2i.config import replace
 from l2i.models.base import Network
@@ -239,6 +239,7 @@ def test_on_a_gpu_the_runs_are_the_recipes() -> None:
     assert last.data.strong.randaugment == 2 and groups["fixmatch"][0].run.l2i.outer_unlabeled == 0
     fast = groups["fixmatch-fast"][1].run
     assert (fast.batch.unlabeled, fast.l2i.outer_unlabeled, fast.optim.name) == (128, 64, "sgd")
+    assert [period(case.run) for case in groups["fixmatch-fast"]] == [1, 8, 8, 8]
     assert groups["mean-teacher"][0].network == "wide-resnet-28-2"
     assert groups["landmarks"][1].run.batch.unlabeled == 128
     text = groups["text"][0]

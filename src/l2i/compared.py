@@ -15,7 +15,7 @@ from l2i import recipes
 from l2i.arguments import print_exactly
 from l2i.compare import plan
 from l2i.config import Run
-from l2i.curves import draw
+from l2i.curves import MINUTE, draw
 from l2i.errors import InputError
 from l2i.kept import kept_in, references
 from l2i.lines import Line, short
@@ -27,7 +27,6 @@ from l2i.training.checkpoint import write_whole
 from l2i.training.folder import check, folder_of, read_result
 
 WIDEST = 300  # characters
-MINUTE = 60.0
 UNITS = {"seconds": 1.0, "minutes": MINUTE}
 OPTIONAL = ("paper", "Δ same time", "Δ control")  # columns that are left out where no line has any
 

@@ -12,7 +12,7 @@ from l2i.bench.cases import Case, chosen, splits_of
 from l2i.bench.floor import Ceilings, Work, ceilings, work_of
 from l2i.bench.report import Figures, Report, report
 from l2i.bench.saving import EVERY, PAIRS, saving
-from l2i.bench.timing import Times, timed
+from l2i.bench.timing import Times, period, timed
 from l2i.options import BenchOptions
 from l2i.training.build import pick_device
 from l2i.training.precision import precision_of
@@ -67,7 +67,7 @@ def measured(
     work = [work_of(case.run, splits) for case in cases]
     told(f"{group}: timing {', '.join(case.variant for case in cases)}")
     blocks, steps = options.blocks or BLOCKS[device.type], options.steps or STEPS[device.type]
-    every = cases[0].run.l2i.outer_every
+    every = max(period(case.run) for case in cases)
     steps = every * math.ceil(steps / every)  # so that each block has its share of outer steps
     times = timed([case.run for case in cases], splits, device, blocks=blocks, steps=steps)
     base = next((time for case, time in zip(cases, times, strict=True) if case.variant == "base"), None)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from l2i.bench.timing import ms_of
+from l2i.bench.timing import ms_of, period
 from l2i.config import Run, replace
 from l2i.data.split import Splits
 from l2i.models.fused import plain
@@ -116,7 +116,7 @@ def work_of(run: Run, splits: Splits) -> Work:
     """Count a step of a run, operation by operation: the mean of those from one outer step to the next."""
     with closing(Trainer(replace(run, engine="eager"), splits=splits)) as trainer:
         trainer.step(0)  # the moments are made here
-        every = run.l2i.outer_every
+        every = period(run)
         with plain(), Counter() as counter:  # the mode sees no kernels of our own
             for t in range(1, 1 + every):
                 trainer.step(t)

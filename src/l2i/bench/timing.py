@@ -59,6 +59,11 @@ class Times:
         return median(mine / theirs for mine, theirs in zip(self.blocks, base.blocks, strict=True))
 
 
+def period(run: Run) -> int:
+    """Steps from one outer step to the next; 1 where there are none."""
+    return 1 if run.l2i.outer_update == "off" else run.l2i.outer_every
+
+
 class Stepping:
     """A case's trainer, and the step it is at."""
 
@@ -68,7 +73,7 @@ class Stepping:
     @classmethod
     def warm(cls, run: Run, splits: Splits) -> Self:
         found = cls(Trainer(run, splits=splits))
-        found.take(WARM_UP[found.trainer.device.type] * run.l2i.outer_every)
+        found.take(WARM_UP[found.trainer.device.type] * period(run))
         return found
 
     def take(self, count: int) -> None:
@@ -114,7 +119,7 @@ def host_us(stepping: Stepping, device: torch.device) -> float | None:
     """Microseconds until a step is issued, when nothing waits for the device."""
     if device.type != "cuda":
         return None
-    found, count = [], max(BURST, stepping.trainer.run.l2i.outer_every)
+    found, count = [], max(BURST, period(stepping.trainer.run))
     for _ in range(BURSTS):
         torch.cuda.synchronize(device)
         begun = time.perf_counter()

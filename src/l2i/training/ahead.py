@@ -1,4 +1,4 @@
-"""A step's batch, drawn while the step before it is taken: a CUDA graph of its own, on a stream of its own."""
+"""A step's batch (Algorithm 1, line 3), drawn beside the step before it: a CUDA graph on a stream of its own."""
 
 from __future__ import annotations
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from l2i.data.frames import Frame
 
@@ -111,3 +112,8 @@ class Student(NamedTuple):
             return self.cost(mine, imputed) + other.cost(others, imputed)
 
         return Student(torch.cat([self.inputs, other.inputs]), cost)
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """The tensors within, as those of a batch."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

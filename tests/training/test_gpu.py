@@ -11,9 +11,10 @@ from torch.utils._pytree import tree_map_only
 from formats import write_cifar10
 from image_folders import write_class_folders
 from l2i import Augment, Run, Trainer, lanes, recipes, replace
+from l2i.batch import tensors
 from l2i.errors import InputError
 from l2i.models.fused import plain
-from l2i.training.ahead import Ahead, tensors
+from l2i.training.ahead import Ahead
 from l2i.training.log import rows_of
 from l2i.training.together import train_together
 

@@ -11,9 +11,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from l2i.batch import tensors
 from l2i.bench.timing import ms_of, period
 from l2i.config import Run, replace
 from l2i.data.split import Splits
@@ -99,11 +99,6 @@ def read(operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args
     gradient, x, weight, *_, (to_x, to_weight, _) = args
     return gradient, x if to_weight else None, weight if to_x else None
-
-
-def tensors(tree: Any) -> list[Tensor]:
-    """The tensors within."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def size_of(tensor: Tensor) -> int:

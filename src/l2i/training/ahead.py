@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
-from l2i.batch import Batch
+from l2i.batch import Batch, tensors
 from l2i.data.loader import Loader
 
 
 class Ahead:
     """The batches of a loader, each in the same memory, which a recorded step reads.
 
-    Drawing and augmenting is a chain of hundreds of small kernels that leaves most of the device idle; beside a step it
-    costs next to nothing. A batch depends on (seed, step) alone, so it is the same whenever it is drawn.
+    Drawing and augmenting is a chain of hundreds of small kernels that leaves most of the device idle; beside a step
+    most of its time is saved. A batch depends on (seed, step) alone, so it is the same whenever it is drawn.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -48,8 +48,3 @@ class Ahead:
     def close(self) -> None:
         """Wait for the batch that is on its way: what it writes to is about to be given back."""
         self.stream.synchronize()
-
-
-def tensors(batch: Batch) -> list[Tensor]:
-    """All that there are in a batch."""
-    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]

@@ -238,7 +238,7 @@ def test_on_a_gpu_the_runs_are_the_recipes() -> None:
     assert (last.batch.labeled, last.batch.unlabeled, last.l2i.outer_unlabeled) == (64, 448, 64)
     assert last.data.strong.randaugment == 2 and groups["fixmatch"][0].run.l2i.outer_unlabeled == 0
     fast = groups["fixmatch-fast"][1].run
-    assert (fast.batch.unlabeled, fast.l2i.outer_unlabeled, fast.optim.name) == (128, 64, "sgd")
+    assert (fast.batch.unlabeled, fast.l2i.outer_unlabeled, fast.optim.name) == (448, 64, "sgd")
     assert [period(case.run) for case in groups["fixmatch-fast"]] == [1, 8, 8, 8]
     assert groups["mean-teacher"][0].network == "wide-resnet-28-2"
     assert groups["landmarks"][1].run.batch.unlabeled == 128

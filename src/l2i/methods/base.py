@@ -23,6 +23,7 @@ class Costs(NamedTuple):
     c_t: Tensor
     c_u: Tensor
     counted: Tensor | None = None  # [C], the share of imputed labels that count, by class; where a mask leaves some out
+    one_forward: bool = False  # whether both hang on one forward, so that one backward is for both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +102,12 @@ class Method:
             lanes.wait("impute")  # the student is passed while labels are imputed: its inputs are free of them
             c_u = student.cost(outputs, imputed)
         lanes.keep(imputed)
-        return Costs(c_t, c_u, self.counted(task, imputed, lanes))
+        with lanes("impute"):  # beside the student
+            return Costs(c_t, c_u, self.counted(task, imputed))
 
-    def counted(self, task: Task, imputed: Imputed, lanes: Lanes) -> Tensor | None:
-        """The labels that count, by class, beside the student; nothing where all count."""
-        if not self.counts(task):
-            return None
-        with lanes("impute"):
-            return (imputed.weight.unsqueeze(1) * imputed.z).mean(dim=0)
+    def counted(self, task: Task, imputed: Imputed) -> Tensor | None:
+        """The labels that count, by class; nothing where all count."""
+        return (imputed.weight.unsqueeze(1) * imputed.z).mean(dim=0) if self.counts(task) else None
 
 
 def weighted_mean(distance: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Imputed], Tensor]:

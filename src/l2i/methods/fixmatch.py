@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import Method, View, weighted_mean
+from l2i.methods.base import View, weighted_mean
+from l2i.methods.one_forward import OneForward
 from l2i.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixMatch(Method):
+class FixMatch(OneForward):
     """Cross-entropy on the strong view to the argmax of the weak one, masked by confidence."""
 
     name: ClassVar[str] = "fixmatch"

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import Method, View, weighted_mean
+from l2i.methods.base import View, weighted_mean
+from l2i.methods.one_forward import OneForward
 from l2i.ranks import here
 from l2i.tasks.base import Task
 
@@ -15,7 +16,7 @@ STEEPNESS = 5.0  # of the logarithmic and exponential annealing
 
 
 @dataclass(frozen=True, kw_only=True)
-class UDA(Method):
+class UDA(OneForward):
     """Divergence on the strong view from the sharpened prediction on the weak one, where that is confident."""
 
     name: ClassVar[str] = "uda"

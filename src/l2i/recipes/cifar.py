@@ -44,8 +44,8 @@ METHOD_SETTINGS: dict[str, dict[str, Any]] = {
     "vat": {"weight": 0.3, "rampup": 0.4, "epsilon": 12.0, "entropy": 0.06},
     "mean-teacher": {"weight": 50.0, "rampup": 0.4},
     "mixmatch": {"weight": 75.0, "rampup": 0.4, "temperature": 0.5, "alpha": 0.75},
-    "fixmatch": {"weight": 1.0, "threshold": 0.95},
-    "uda": {"weight": 1.0},
+    "fixmatch": {"weight": 1.0, "threshold": 0.95, "one_forward": True},
+    "uda": {"weight": 1.0, "one_forward": True},
 }
 SOURCES = {
     "steps": "MixMatch and FixMatch: 2^26 samples in batches of 64",
@@ -59,6 +59,7 @@ SOURCES = {
     "method.epsilon": "MixMatch's code: 6 for inputs of half our spread",
     "method.entropy": "MixMatch's code, not ramped up",
     "method.alpha": "MixMatch's code: 0.5 for MixUp; its paper: 0.75 for MixMatch",
+    "method.one_forward": "FixMatch's code: one forward for all samples, UDA's too",
     "method.annealing": "UDA's paper, as its threshold 0.8 and temperature 0.4 are",
     "optim.nesterov": "the paper names none here; FixMatch's code has it",
     "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",

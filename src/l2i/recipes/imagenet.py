@@ -21,7 +21,7 @@ UNLABELED = {"mixmatch": 256, "fixmatch": 768}
 SETTINGS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "mixmatch": {"weight": 100.0, "rampup": 0.4, "temperature": 0.5, "alpha": 0.75},
-    "fixmatch": {"weight": 10.0, "threshold": 0.95},
+    "fixmatch": {"weight": 10.0, "threshold": 0.95, "one_forward": True},
 }
 SOURCES = {
     "steps": "120 epochs of the unlabelled images, or of the labelled ones for SL: the paper does not say whose",
@@ -34,6 +34,7 @@ SOURCES = {
     "method.temperature": "MixMatch's, as for CIFAR",
     "method.alpha": "MixMatch's, as for CIFAR",
     "method.threshold": "FixMatch's, as for CIFAR",
+    "method.one_forward": "FixMatch's code",
     "optim.ema_decay": "as for CIFAR; it is what is evaluated",
     "l2i.eta": "the paper gives none; the released code's rule for CIFAR: 50·lr on a sum over batch and classes",
 }

@@ -101,9 +101,10 @@ class Gradients:
     def base(self, batch: Batch, nets: Nets, lanes: Lanes = IN_TURN) -> BaseGradient:
         """The gradient of C^T + λ C^U(Z), with labels imputed at θ (or by the teacher)."""
         costs = self.run.method.costs(self.task, nets.student, nets.imputer, batch, lanes)
-        with lanes("labeled"):
-            parts = [self.flat.gathered(nets.moving.gradient(costs.c_t))]
-        if costs.c_u.requires_grad:
+        with lanes("student" if costs.one_forward else "labeled"):
+            goal = costs.c_t + self.clock.weight * costs.c_u if costs.one_forward else costs.c_t
+            parts = [self.flat.gathered(nets.moving.gradient(goal))]
+        if costs.c_u.requires_grad and not costs.one_forward:
             with lanes("student"):
                 parts.append(self.flat.gathered(nets.moving.gradient(self.clock.weight * costs.c_u)))
         lanes.keep(costs, parts)

@@ -1,0 +1,111 @@
+"""FixMatch and UDA with all samples in one forward, against the same written plainly in float64."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from l2i import Trainer, recipes, replace
+from l2i.bilevel import lookahead
+from l2i.errors import InputError
+from l2i.methods import METHODS
+from l2i.methods.one_forward import OnePass
+from l2i.registry import load
+from problems import FLOAT64, Problem, network, problem
+
+
+def joined(name: str) -> Problem:
+    p = problem(name)
+    return p._replace(method=dataclasses.replace(p.method, one_forward=True))
+
+
+def gradients(p: Problem) -> list[torch.Tensor]:
+    net = lookahead(p.model, p.params)
+    costs = p.method.costs(p.task, net, net, p.batch)
+    return list(torch.autograd.grad(costs.c_t + costs.c_u, list(p.params.values())))
+
+
+def test_the_costs_are_those_of_one_pass_through_batchnorm() -> None:
+    p = joined("fixmatch")
+    x, u = p.batch.labeled, p.batch.unlabeled
+    f = p.model(torch.cat([x.x, u.weak, u.strong]))
+    labelled, weak, strong = f.split([len(x.x), len(u.weak), len(u.strong)])
+    confidence, label = weak.detach().softmax(1).max(1)
+    mask = confidence >= p.method.threshold
+    assert 0 < int(mask.sum()) < len(mask)
+    c_t = F.cross_entropy(labelled, x.y)
+    c_u = (F.cross_entropy(strong, label, reduction="none") * mask).mean()
+    net = lookahead(p.model, p.params)
+    costs = p.method.costs(p.task, net, net, p.batch)
+    assert costs.one_forward
+    torch.testing.assert_close((costs.c_t, costs.c_u), (c_t, c_u), rtol=1e-12, atol=0)
+    wanted = torch.autograd.grad(c_t + c_u, list(p.params.values()))
+    torch.testing.assert_close(gradients(p), list(wanted), rtol=1e-9, atol=1e-12)
+    assert costs.counted is not None
+    torch.testing.assert_close(costs.counted, (F.one_hot(label, f.shape[1]) * mask.unsqueeze(1)).double().mean(0))
+
+
+@pytest.mark.parametrize("name", ["fixmatch", "uda"])
+def test_it_matters_where_statistics_are_shared_and_nowhere_else(name: str) -> None:
+    plain = nn.Sequential(*(m for m in network() if not isinstance(m, nn.BatchNorm1d)))
+    for model, same in ((network(), False), (plain, True)):
+        together = joined(name)._replace(model=model)
+        apart = together._replace(method=dataclasses.replace(together.method, one_forward=False))
+        pairs = list(zip(gradients(together), gradients(apart), strict=True))
+        assert all(torch.allclose(a, b, rtol=1e-10, atol=1e-14) for a, b in pairs) == same
+
+
+@pytest.mark.parametrize("name", ["fixmatch", "uda"])
+def test_the_trainer_takes_one_backward_and_moves_statistics_once(name: str) -> None:
+    chosen = load("method", METHODS, name)(threshold=0.2, weight=2.0, one_forward=True)
+    run = replace(recipes.get("digits/fixmatch-40"), device="cpu", precision="float64", method=chosen)
+    trainer = Trainer(run)
+    model, method, task, batch = copy.deepcopy(trainer.model), run.method, trainer.task, trainer.loader.draw(0)
+    got = trainer.base_gradient(batch, 0)
+    u = batch.unlabeled
+    f = model(torch.cat([batch.labeled.x, u.weak, u.strong]))
+    labelled, weak, strong = f.split([len(batch.labeled.x), len(u.weak), len(u.strong)])
+    imputed = method.impute(task, lambda _: weak.detach(), batch)
+    assert 0 < float(imputed.weight.sum()) < len(imputed.weight)
+    c_t = method.supervised(task, model, batch).cost(labelled, imputed)
+    cost = c_t + 2.0 * method.student(task, model, batch).cost(strong, imputed)
+    wanted = torch.autograd.grad(cost, list(model.parameters()))
+    for a, b in zip(got.values(), wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+    for a, b in zip(trainer.model.buffers(), model.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("unlabeled", [0, 16])
+def test_the_outer_step_is_the_same(unlabeled: int) -> None:
+    """Its labels and its student are passed for themselves: the base step alone changes."""
+    found = []
+    for one_forward in (False, True):
+        sections = {"method": {"one_forward": one_forward}, "l2i": {"outer_unlabeled": unlabeled, "share": False}}
+        run = replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", precision="float64", **sections)
+        trainer = Trainer(run)
+        found.append(trainer.outer_gradient(trainer.loader.draw(0), 0))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.parametrize("unlabeled", [0, 16])
+def test_l2i_steps_with_it_whether_or_not_forwards_are_shared(unlabeled: int) -> None:
+    """What the steps share under `l2i.share` is nothing here, so that both ways end at the same θ."""
+    ends = []
+    for share in (False, True):
+        sections = {"method": {"one_forward": True}, "l2i": {"outer_unlabeled": unlabeled, "share": share}}
+        run = replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", precision="float64", **sections)
+        trainer = Trainer(run)
+        for t in range(3):
+            trainer.step(t)
+        ends.append(trainer.flat.values.clone())
+    assert ends[0].dtype == FLOAT64
+    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)
+
+
+def test_samples_of_several_shapes_are_refused() -> None:
+    with pytest.raises(InputError, match=r"one_forward is for samples of one shape, not \[3\], \[4\]; leave it out"):
+        OnePass(lambda x: x, torch.zeros(2, 3), torch.zeros(2, 4))

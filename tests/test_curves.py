@@ -8,7 +8,7 @@ import pytest
 
 from l2i import recipes
 from l2i.cli import run
-from l2i.curves import curve, figure_of
+from l2i.curves import Curve, curve, figure_of
 from l2i.options import CompareOptions
 from l2i.training.folder import Result
 
@@ -62,6 +62,13 @@ def test_cells_beyond_the_colours_are_told_apart(results: Path) -> None:
     )
     lines = figure_of({f"cell {number}": [found] for number in range(17)}).axes[0].lines[::2]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 17
+
+
+@pytest.mark.parametrize(("errors", "scale"), [([60.0, 6.0], "log"), ([60.0, 20.0], "linear"), ([60.0, 0.0], "linear")])
+def test_errors_of_a_wide_range_are_drawn_on_a_logarithmic_axis(errors: list[float], scale: str, results: Path) -> None:
+    kept = Result(**json.loads((results / "digits" / "sl-40-seed0.json").read_text()))
+    axes = figure_of({"digits/sl-40": [Curve(kept, [1.0, 2.0], errors)]}).axes[0]
+    assert axes.get_yscale() == scale
 
 
 def test_what_cannot_be_drawn_is_said(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

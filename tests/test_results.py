@@ -8,7 +8,6 @@ from statistics import mean
 
 import pytest
 
-from l2i import recipes
 from l2i.cli import run
 from l2i.statistic import with_error
 from l2i.study.problems import ARMS, PROBLEMS
@@ -18,9 +17,6 @@ from l2i.training.log import rows_of
 ROOT = Path(__file__).parent.parent
 IMDB, AFLW = (ROOT / "results" / table for table in ("imdb", "aflw"))
 STEPS = 10_000
-CELLS = ("fixmatch", "fixmatch-l2i")
-WITH_L2I = ("fixmatch", "mean-teacher", "landmarks")
-STEP_MS = json.loads((ROOT / "results" / "steps.json").read_text())["profile recorded"]["ms"]
 OWN_LAYOUT = ("imdb", "study")  # folders whose tables have more, or other, columns
 STUDY = ROOT / "results" / "study"
 STUDY_BLOCK = re.compile(
@@ -102,72 +98,6 @@ def test_a_landmark_result_is_that_of_its_evaluations(path: Path) -> None:
     result, rows = json.loads(path.read_text()), rows_of(path.with_suffix(".jsonl").read_bytes())
     figure = final_figure(curve(rows, "test"), curve(rows, "validation"), result["steps"], "best")
     assert (result["figure"], result["steps"]) == (pytest.approx(figure), 22_500)
-
-
-CIFAR, STRONG = ROOT / "results" / "cifar10", ROOT / "results" / "strong-labels" / "cifar10"
-
-
-def told_of_cifar() -> str:
-    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    return " ".join(page.partition("## CIFAR-10 from 250 labels")[2].partition("\n## ")[0].split())
-
-
-@pytest.mark.parametrize("path", [*CIFAR.glob("*-seed*.json"), *STRONG.glob("*-seed*.json")], ids=str)
-def test_a_cifar_result_is_that_of_its_evaluations(path: Path) -> None:
-    result, rows = json.loads(path.read_text()), rows_of(path.with_suffix(".jsonl").read_bytes())
-    figures = {part: final_figure(curve(rows, part), {}, result["steps"], "median") for part in ("test", "validation")}
-    assert (result["figure"], result["validation"]) == pytest.approx((figures["test"], figures["validation"]))
-
-
-def test_the_fast_run_is_that_of_its_recipe_and_of_the_page() -> None:
-    result = json.loads((CIFAR / "fixmatch-250-fast-seed0.json").read_text())
-    assert result["steps"] == recipes.get("cifar10/fixmatch-250-fast").steps
-    page, pace = told_of_cifar(), result["steps_per_second"]
-    assert f"ends at {result['figure']:.2f} % after {result['steps']:,} steps, {result['seconds'] / 60:.1f} min" in page
-    assert f"took {pace:.0f} steps a second" in page and f"is {100 * (pace * STEP_MS / 1e3 - 1):.0f} % faster" in page
-    rows = {row["step"]: row for row in rows_of((CIFAR / "fixmatch-250-fast-seed0.jsonl").read_bytes())}
-    first, last = rows[16_384], rows[57_344]
-    assert f"goes from {first['validation']:.2f} to {last['validation']:.2f} %" in page
-    assert f"the threshold from {first['mask']:.2f} to {last['mask']:.2f}." in page
-
-
-def test_the_trials_of_fast_schedules_are_those_of_their_file() -> None:
-    lines = (ROOT / "docs/results.md").read_text(encoding="utf-8").splitlines()
-    trials = [json.loads(line) for line in (ROOT / "results" / "cifar10-trials.jsonl").read_text().splitlines()]
-    for t in trials:
-        steps = f"{t['steps']:,}" if t["reached"] == t["steps"] else f"{t['reached']:,} of {t['steps']:,}"
-        row = f"| {t['rate']:g} | {t['unlabeled']} | {t['threshold']:g} | {t['weight_decay']:g} | {steps} |"
-        assert f"{row} {t['validation']:.2f} |" in lines
-    halfway = next(e for e in trials[1]["evaluations"] if e["step"] == 4000)["validation"]
-    told = f"256 samples are at {trials[4]['validation']:.2f} %, and halfway through 8,000, 448 at {halfway:.2f})"
-    assert told in told_of_cifar()
-
-
-def test_the_times_of_steps_are_those_of_their_file() -> None:
-    page = " ".join((ROOT / "docs/performance.md").read_text(encoding="utf-8").split())
-    found = json.loads((ROOT / "results" / "steps.json").read_text())
-    ms = {name: f"{value:.2f}" for name, value in found["ahead"].items()}
-    told = [f"{ms[f'{group} base']}, with the last layer {ms[f'{group} last-layer']}" for group in WITH_L2I]
-    assert f"FixMatch {told[0].replace(',', ' ms,')}; mean teacher {told[1]}; MixMatch {ms['mixmatch base']};" in page
-    assert f"landmarks {told[2]}." in page
-    whole = sum(ms for ms, _ in found["profile"].values())
-    for kind, (ms, kernels) in found["profile"].items():
-        assert f"| {1e3 * ms:.0f} | {100 * ms / whole:.0f} % | {kernels} | {kind} |" in page
-    assert (
-        f"take {1e3 * whole:.0f} µs a step" in page and f"takes {1e3 * found['profile recorded']['ms']:.0f} µs" in page
-    )
-    result = json.loads((CIFAR / "fixmatch-250-fast-seed0.json").read_text())
-    steps = result["steps"] / result["steps_per_second"]
-    assert f"took {1e3 * steps / result['steps']:.2f} ms a step; of its {result['seconds']:.1f} s" in page
-    assert f"the like took {result['seconds'] - steps:.1f}." in page
-
-
-def test_labels_of_one_class_took_over_as_the_page_says() -> None:
-    rows = rows_of((STRONG / "fixmatch-250-fast-seed0.jsonl").read_bytes())
-    first, last = next(row for row in rows if row["step"] == 22_528), rows[-1]
-    assert f"from {100 * first['top_class']:.0f} % of them to {100 * last['top_class']:.0f} %," in told_of_cifar()
-    seconds = [json.loads((STRONG / f"{cell}-250-fast-seed0.json").read_text())["seconds"] for cell in CELLS]
-    assert f"makes a run {100 * (seconds[1] / seconds[0] - 1):.0f} % longer" in told_of_cifar()
 
 
 @pytest.mark.parametrize(("table", "folder", "block"), BLOCKS, ids=[f"{table}, {place}" for table, place, _ in BLOCKS])

@@ -16,10 +16,12 @@ from l2i.training.folder import Result
 from l2i.training.log import rows_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 KINDS = (".png", ".svg", ".pdf")
 MINUTE = 60.0
+WIDE = 5  # a range of errors, as a ratio, from which the axis is logarithmic
 COLORS, STYLES = 10, ("-", "--", ":")  # of matplotlib's cycle; cells beyond them have the next style
 
 
@@ -87,6 +89,18 @@ def figure_of(curves: dict[str, list[Curve]]) -> Figure:
             axes.plot([run.result.seconds / MINUTE], [run.result.figure], "o", color=color)
     first = next(iter(curves.values()))[0].result
     axes.set(xlabel="minutes since the first step", ylabel=f"{first.figure_name}, test set")
-    axes.grid(alpha=0.3)
+    spread([error for runs in curves.values() for run in runs for error in run.errors], axes)
+    axes.grid(alpha=0.3, which="both")
     figure.legend(loc="outside right upper")
     return figure
+
+
+def spread(errors: list[float], axes: Axes) -> None:
+    """A logarithmic axis, in plain numbers, for errors of which the last would else lie flat."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    if min(errors) > 0 and max(errors) >= WIDE * min(errors):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())

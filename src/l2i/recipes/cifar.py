@@ -59,7 +59,7 @@ SOURCES = {
     "method.epsilon": "MixMatch's code: 6 for inputs of half our spread",
     "method.entropy": "MixMatch's code, not ramped up",
     "method.alpha": "MixMatch's code: 0.5 for MixUp; its paper: 0.75 for MixMatch",
-    "method.one_forward": "FixMatch's code: one forward for all samples, UDA's too",
+    "method.one_forward": "FixMatch's code, for UDA too: one forward for all samples",
     "method.annealing": "UDA's paper, as its threshold 0.8 and temperature 0.4 are",
     "optim.nesterov": "the paper names none here; FixMatch's code has it",
     "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",

@@ -86,7 +86,7 @@ def test_what_was_kept_gives_the_same_table_without_data(trained: Done, l2i: Cal
     before = sorted(folder.rglob("*"))
     said = l2i("compare", "aflw", "--from", folder / "results" / within)
     assert said.code == 0, said.err
-    assert said.out == told.replace(f"Kept in {folder}/runs/aflw.json.\n", "")
+    assert said.out == told.replace(f"Kept in {folder}/runs/aflw.json, the results in {folder}/results.\n", "")
     assert "mean-face" in said.out and "2 seeds" in said.out
     assert sorted(folder.rglob("*")) == before
 

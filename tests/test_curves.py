@@ -64,10 +64,13 @@ def test_cells_beyond_the_colours_are_told_apart(results: Path) -> None:
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 17
 
 
-@pytest.mark.parametrize(("errors", "scale"), [([60.0, 6.0], "log"), ([60.0, 20.0], "linear"), ([60.0, 0.0], "linear")])
+@pytest.mark.parametrize(
+    ("errors", "scale"),
+    [([60.0, 6.0], "log"), ([60.0, 20.0], "linear"), ([60.0, 0.0], "linear"), ([float("nan"), 60.0, 6.0], "log")],
+)
 def test_errors_of_a_wide_range_are_drawn_on_a_logarithmic_axis(errors: list[float], scale: str, results: Path) -> None:
     kept = Result(**json.loads((results / "digits" / "sl-40-seed0.json").read_text()))
-    axes = figure_of({"digits/sl-40": [Curve(kept, [1.0, 2.0], errors)]}).axes[0]
+    axes = figure_of({"digits/sl-40": [Curve(kept, list(range(len(errors))), errors)]}).axes[0]
     assert axes.get_yscale() == scale
 
 

@@ -132,6 +132,8 @@ def flags_of(change: str) -> list[str]:
 def trained(runs: list[Run], options: CompareOptions, kept: Kept | None) -> list[Result]:
     """Train those that are not kept, say so in a line a run, and keep them."""
     results = {} if kept is None else kept.those(runs)
+    if kept is not None and results:
+        print(f"{runs[0].name}: {len(results)} of {len(runs)} seeds are in {kept.folder}", file=sys.stderr, flush=True)
     left = [run for run in runs if run.seed not in results]
     for run, result in zip(left, train_together(left, at_once=options.at_once) if left else (), strict=True):
         print(result.short(), file=sys.stderr, flush=True)

@@ -21,6 +21,7 @@ from l2i.kept import kept_in, references
 from l2i.lines import Line, short
 from l2i.options import CompareOptions
 from l2i.recipes.cells import figures
+from l2i.settings import departure
 from l2i.statistic import with_error
 from l2i.training.build import placed
 from l2i.training.checkpoint import write_whole
@@ -95,7 +96,7 @@ def report(table: str, lines: list[Line], options: CompareOptions) -> None:
         path = Path(options.out) / f"{table}.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # where all was kept, nothing was trained
         write_whole(path, (json.dumps(as_json(lines, given), indent=2) + "\n").encode())
-        console.print(f"Kept in {path}.")
+        console.print(f"Kept in {path}{'' if options.keep is None else f', the results in {options.keep}'}.")
     if options.plot is not None:
         console.print(f"Drawn in {draw(recipes.table(table), lines, options)}.")
 
@@ -116,6 +117,7 @@ def notes(lines: list[Line], given: dict[str, float]) -> list[str]:
         )
     beside = max(result.at_once for result in results)
     found.append(f"{unit(lines)}: of a run, on average{f', {beside} side by side' if beside > 1 else ''}.")
+    found += [f"{r.name}: with {told}, which is not the recipe's." for r in results if (told := departure(r))]
     found += [budget(x) for x in lines if x.paper and x.paper_steps and (x.own_budget or x.steps != x.paper_steps)]
     marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in given}
     found += [f"* {name}: {figure.note}." for name, figure in marked.items() if figure and figure.note]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -99,7 +100,8 @@ def spread(errors: list[float], axes: Axes) -> None:
     """A logarithmic axis, in plain numbers, for errors of which the last would else lie flat."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-    if min(errors) > 0 and max(errors) >= WIDE * min(errors):
+    known = [error for error in errors if math.isfinite(error)]
+    if known and 0 < WIDE * min(known) <= max(known):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(ScalarFormatter())

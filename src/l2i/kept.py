@@ -18,6 +18,7 @@ from l2i.errors import InputError
 from l2i.lines import Line, longer_of, short
 from l2i.options import CompareOptions
 from l2i.recipes.cells import Table
+from l2i.settings import check_alike
 from l2i.training.build import FOLDER
 from l2i.training.checkpoint import room, write_whole
 from l2i.training.folder import Result, folder_of
@@ -50,6 +51,7 @@ class Kept:
                     f"{self.path(run.name, seed)} is of {steps:,} steps, and {run.steps:,} are asked for; "
                     f"{again}, or give another --keep"
                 )
+            check_alike(self.results[run.name][seed], run, self.path(run.name, seed))
         return {seed: self.results[run.name][seed] for seed, run in found.items()}
 
     def add(self, run: Run) -> None:
@@ -131,6 +133,7 @@ def sound(found: Result) -> bool:
         and all(type(count) is int and 0 < count < 2**53 for count in counts)
         and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
         and found.seconds > 0
+        and (found.settings is None or type(found.settings) is dict)
     )
 
 

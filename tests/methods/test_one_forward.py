@@ -106,6 +106,12 @@ def test_l2i_steps_with_it_whether_or_not_forwards_are_shared(unlabeled: int) ->
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)
 
 
+def test_a_batch_that_is_asked_for_twice_is_passed_once() -> None:
+    sizes = []
+    net = OnePass(lambda x: (sizes.append(len(x)), 2 * x)[1], a := torch.ones(2, 3), b := torch.zeros(4, 3), b)
+    assert sizes == [6] and torch.equal(net(a), 2 * a) and torch.equal(net(b), b)
+
+
 def test_samples_of_several_shapes_are_refused() -> None:
     with pytest.raises(InputError, match=r"one_forward is for samples of one shape, not \[3\], \[4\]; leave it out"):
         OnePass(lambda x: x, torch.zeros(2, 3), torch.zeros(2, 4))

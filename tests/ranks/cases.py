@@ -59,6 +59,8 @@ def cases() -> dict[str, Run]:
     found |= {f"uda-{name}": digits("uda", **OUTER[name]) for name in ("base", "O-exact-paper", "supervised-inner")}
     for name in ("base", "O-exact-paper", "O-exact-two-steps", "O-last", "L-exact"):
         found[f"normed-{name}"] = replace(found[f"fixmatch-{name}"], model={"name": "conv", "width": 4})
+    for name in ("uda-base", "normed-O-last"):
+        found[f"{name}-one-forward"] = replace(found[name], method={"one_forward": True})
     found["normed-teacher"] = replace(found["mean-teacher-O"], model={"name": "conv", "width": 4})
     weak = Augment(shift=2, flip=True)
     found["tracked"] = digits("mean-teacher", **OUTER["base"])

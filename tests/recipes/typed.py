@@ -252,7 +252,7 @@ METHODS["imdb"] = {
         "optim.ema_decay": 0.999,
     },
 }
-FAST: dict[str, Any] = {  # ours, docs/results.md; all else is the paper's
+FAST: dict[str, Any] = {  # FixMatch's optimizer on a schedule of ours, docs/results.md; all else is the paper's
     "steps": 66_560,
     "optim.name": "sgd",
     "optim.lr": 0.06,

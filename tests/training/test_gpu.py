@@ -77,6 +77,8 @@ GRAPHED = [
     ("mixmatch-l2i-250", {"outer_target": "method"}),
     ("uda-l2i-250", {"share": False}),
     ("uda-l2i-250", {}),
+    ("fixmatch-l2i-250", {"one_forward": False}),
+    ("uda-250", {"one_forward": False}),
     ("mean-teacher-l2i-paper-250", {"eta": 0.1}),
     ("vat-250", {}),
     ("vat-250", {"outer_update": "normalized", "outer_target": "method"}),
@@ -98,7 +100,9 @@ def test_a_recorded_step_is_the_step_taken_one_by_one(
     rows, states = [], []
     for engine in ("eager", "graph"):
         run = images(cell, tmp_path, engine=engine, precision="float32", steps=50, optim={"lr": 1e-4})
-        trainer = Trainer(replace(run, l2i=l2i))
+        outer = {name: value for name, value in l2i.items() if name != "one_forward"}
+        method = {name: value for name, value in l2i.items() if name == "one_forward"}
+        trainer = Trainer(replace(run, l2i=outer, method=method))
         rows.append(costs(trainer, 50))
         states.append(trainer.state())
         assert trainer.engine == engine

@@ -22,9 +22,9 @@ class OnePass:
         if len({x.shape[1:] for x in batches}) > 1:
             shapes = ", ".join(str(list(x.shape[1:])) for x in batches)
             raise InputError(f"method.one_forward is for samples of one shape, not {shapes}; leave it out")
-        outputs = net(torch.cat(batches))
-        parts: Iterable[Tensor] = outputs.split([len(x) for x in batches])
-        self.passed = list(zip(batches, parts, strict=True))
+        once = list({id(x): x for x in batches}.values())  # a view may be both the one imputed on and the student's
+        parts: Iterable[Tensor] = net(torch.cat(once)).split([len(x) for x in once])
+        self.passed = list(zip(once, parts, strict=True))
 
     def __call__(self, x: Tensor) -> Tensor:
         return next(outputs for batch, outputs in self.passed if batch is x)
@@ -36,7 +36,7 @@ class OneForward(Method):
 
     one_forward: bool = False
     """Whether labelled samples, weak and strong views are passed in one forward and share BatchNorm's statistics, as
-    in FixMatch's code, or each have their own. On CIFAR-10 the first is far better (docs/results.md)."""
+    in FixMatch's code, or each have their own (docs/results.md). The outer step passes its samples apart."""
 
     def costs(self, task: Task, net: Net, imputer: Net, batch: Batch, lanes: Lanes = IN_TURN) -> Costs:
         if not self.one_forward:

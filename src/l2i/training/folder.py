@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from l2i.data.limits import check_tree
 from l2i.data.split import Splits
 from l2i.errors import InputError
 from l2i.training.checkpoint import write_whole
+from l2i.validate import fields_of
 
 if sys.platform != "win32":
     import fcntl
@@ -34,6 +35,9 @@ ELSEWHERE = (
     "data.root",
     "data.workers",
 )  # fields that may differ when a run goes on
+ASIDE = {*ELSEWHERE, "name", "seed", "steps", "precision", "threads", "save_every"}  # told elsewhere, or of no matter
+
+Settings = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,8 @@ class Result:
     """Of the steps themselves, since the run began or went on."""
     warnings: list[str] = field(default_factory=list)
     """What makes the figure doubtful: samples seen in training, constant outputs, a mask that lets nothing through."""
+    settings: Settings | None = None
+    """The run's, since a result may be kept apart from it; in results of old there are none."""
 
     def short(self) -> str:
         """In a line."""
@@ -109,6 +115,14 @@ def read_result(folder: Path) -> Result | None:
         return result
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         raise InputError(f"{path} is damaged; remove it, and the same command writes it anew") from None
+
+
+def settings_of(run: Run) -> Settings:
+    """The fields of a run, by path, as JSON has them; of an encoder's folder its name alone."""
+    found = {path: value for path, value in fields_of(run) if path not in ASIDE}
+    if found.get("model.weights"):
+        found["model.weights"] = PurePath(found["model.weights"]).name
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
 
 def write_result(folder: Path, result: Result) -> None:

@@ -230,4 +230,5 @@ class Training:
             at_once=max(self.at_once, self.shared),
             processes=self.ranks.size,
             warnings=[*self.leaks, *alarms(self.book.rows, self.trainer.splits, run.steps).values()],
+            settings=folders.settings_of(run),
         )

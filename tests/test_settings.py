@@ -1,0 +1,70 @@
+"""A kept result tells its settings, and is not taken for one of others."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from l2i import recipes, replace
+from l2i.cli import run
+from l2i.settings import departure
+from l2i.training.folder import Result, settings_of
+
+ROOT = Path(__file__).parent.parent
+SHORT = ["compare", "digits", "--cells", "sl-40", "--seeds", "1", "--steps", "3", "--device", "cpu", "--no-equal-time"]
+NAME = "digits/sl-40-seed0.json"
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one result, of a learning rate that is not the recipe's."""
+    monkeypatch.chdir(tmp_path)
+    assert run([*SHORT, "--out", "first", "--keep", "kept", "--change", "optim.lr=0.01", "threads=1"]) == 0
+    return tmp_path / "kept"
+
+
+def test_a_result_of_other_settings_is_refused(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = [*SHORT, "--out", "second", "--keep", "kept"]
+    capsys.readouterr()
+    assert run(again) == 2
+    lr = recipes.get("digits/sl-40").optim.lr
+    told = f"kept/{NAME} is of a run with optim.lr=0.01, and {lr} is asked for; give --change optim.lr=0.01, or another"
+    assert told in capsys.readouterr().err
+    assert not Path("second").exists()
+    assert run([*again, "--change", "optim.lr=0.01"]) == 0
+    assert "digits/sl-40: 1 of 1 seeds are in kept/digits" in capsys.readouterr().err
+    assert not (Path("second") / "digits-sl-40-seed0").exists()
+
+
+def test_a_table_says_what_is_not_the_recipes(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(["compare", "digits", "--from", "kept"]) == 0
+    assert "digits/sl-40: with optim.lr=0.01, which is not the recipe's." in capsys.readouterr().out
+
+
+def test_a_result_that_does_not_tell_its_settings_is_taken_as_it_is(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = kept / NAME
+    path.write_text(json.dumps({name: v for name, v in json.loads(path.read_text()).items() if name != "settings"}))
+    assert run([*SHORT, "--out", "second", "--keep", "kept"]) == 0
+    assert run(["compare", "digits", "--from", "kept"]) == 0
+    assert "not the recipe's" not in capsys.readouterr().out
+
+
+def test_settings_that_are_none_are_damage(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = kept / NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": ["optim.lr"]}))
+    assert run(["compare", "digits", "--from", "kept"]) == 2
+    assert "is damaged, or no result of a run" in capsys.readouterr().err
+
+
+def test_settings_tell_nothing_of_the_machine() -> None:
+    told = settings_of(replace(recipes.get("imdb/uda-20"), model={"weights": "/home/me/minilm"}, data={"root": "/x"}))
+    assert told["model.weights"] == "minilm" and not any("/" in str(value) for value in told.values())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "cifar10").glob("*-seed*.json")), ids=lambda p: p.stem)
+def test_the_runs_in_minutes_are_of_their_recipes(path: Path) -> None:
+    result = Result(**json.loads(path.read_text()))
+    assert result.settings == settings_of(recipes.get(result.name)) and departure(result) == ""

@@ -250,6 +250,7 @@ def test_a_dry_run_prints_the_protocol_and_needs_no_data(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     told = dict(line.partition("#")[0].split(maxsplit=1) for line in done.stdout.splitlines()[1:-1])
     told = {name: value.strip() for name, value in told.items()}
+    assert "# given; the recipe has 1048576" in done.stdout and done.stdout.count("# given") == 1
     assert told["batch.unlabeled"] == "448" and told["optim.schedule"] == "cosine" and told["steps"] == "1000"
     assert "the paper's figure: 44.97 ± 0.13" in done.stdout
     assert not list(tmp_path.iterdir())

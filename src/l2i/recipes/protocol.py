@@ -44,12 +44,13 @@ def protocol(run: Run) -> dict[str, Any]:
 
 def printed(run: Run, table: Table, name: str) -> str:
     """The protocol of a run of a cell, a field a line, with where a value comes from if the paper leaves it open."""
-    found = protocol(run)
+    found, (asked, recipe) = protocol(run), (dict(fields_of(each)) for each in (run, table.run(name)))
     wide, shown = max(map(len, found)), {path: spelled(value) for path, value in found.items()}
     long = max(map(len, shown.values()))
     lines = [f"{run.name}  (# where the paper leaves a value open: whose it is)"]
     for path in sorted(shown, key=lambda path: ("." in path or path == "method", path)):
-        source = table.source(name, path)
+        given = path in recipe and asked.get(path) != recipe[path]
+        source = f"given; the recipe has {spelled(recipe[path])}" if given else table.source(name, path)
         lines.append(f"  {path:<{wide}}  {shown[path]:<{long}}{'  # ' + source if source else ''}".rstrip())
     figure, papers = table.figure(name), table.run(table.papers(name))
     if figure is not None:

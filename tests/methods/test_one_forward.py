@@ -1,4 +1,4 @@
-"""FixMatch and UDA with all samples in one forward, against the same written plainly in float64."""
+"""FixMatch, UDA and MixMatch with all samples in one forward, against the same written plainly in float64."""
 
 import copy
 import dataclasses
@@ -48,7 +48,20 @@ def test_the_costs_are_those_of_one_pass_through_batchnorm() -> None:
     torch.testing.assert_close(costs.counted, (F.one_hot(label, f.shape[1]) * mask.unsqueeze(1)).double().mean(0))
 
 
-@pytest.mark.parametrize("name", ["fixmatch", "uda"])
+def test_mixmatch_passes_its_mixed_rows_at_once_and_imputes_apart() -> None:
+    p = joined("mixmatch")
+    rows = torch.cat([p.supervised().inputs, p.student().inputs])
+    imputed, first = p.impute().detached(), len(p.batch.labeled.x)
+    f = p.model(rows)
+    c_t, c_u = p.supervised().cost(f[:first], imputed), p.student().cost(f[first:], imputed)
+    net = lookahead(p.model, p.params)
+    costs = p.method.costs(p.task, net, net, p.batch)
+    torch.testing.assert_close((costs.c_t, costs.c_u), (c_t, c_u), rtol=1e-12, atol=0)
+    wanted = torch.autograd.grad(c_t + c_u, list(p.params.values()))
+    torch.testing.assert_close(gradients(p), list(wanted), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fixmatch", "uda", "mixmatch"])
 def test_it_matters_where_statistics_are_shared_and_nowhere_else(name: str) -> None:
     plain = nn.Sequential(*(m for m in network() if not isinstance(m, nn.BatchNorm1d)))
     for model, same in ((network(), False), (plain, True)):

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import Method, View
+from l2i.methods.base import View
+from l2i.methods.one_forward import OneForward
 from l2i.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixMatch(Method):
+class MixMatch(OneForward):
     """z enters both costs, since every row's target is mixed with another row's."""
 
     name: ClassVar[str] = "mixmatch"

@@ -35,17 +35,19 @@ class OneForward(Method):
     """A method whose samples are all known before the first of them is passed."""
 
     one_forward: bool = False
-    """Whether labelled samples, weak and strong views are passed in one forward and share BatchNorm's statistics, as
-    in FixMatch's code, or each have their own (docs/results.md). The outer step passes its samples apart."""
+    """Whether labelled samples and views are passed in one forward and share BatchNorm's statistics, as in FixMatch's
+    code, or each have their own (docs/results.md); of methods that mix rows, the mixed ones. Outer steps pass theirs
+    apart."""
 
     def costs(self, task: Task, net: Net, imputer: Net, batch: Batch, lanes: Lanes = IN_TURN) -> Costs:
         if not self.one_forward:
             return super().costs(task, net, imputer, batch, lanes)
         with lanes("student"):
             supervised, student = self.supervised(task, net, batch), self.student(task, imputer, batch)
-            passed = OnePass(net, supervised.inputs, batch.unlabeled.weak, student.inputs)
+            weak = [] if self.mixes_labels else [batch.unlabeled.weak]  # what is mixed is none of the views
+            passed = OnePass(net, supervised.inputs, *weak, student.inputs)
             with torch.no_grad():
-                imputed = self.impute(task, passed, batch)
+                imputed = self.impute(task, imputer if self.mixes_labels else passed, batch)
             c_t = supervised.cost(passed(supervised.inputs), imputed)
             c_u = student.cost(passed(student.inputs), imputed)
             return Costs(c_t, c_u, self.counted(task, imputed), one_forward=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from formats import write_faces
 from l2i import Run, Trainer, recipes, replace, train
+from l2i.training import truth
 from l2i.training.evaluate import outputs_of
 from l2i.training.loop import Training
 from l2i.training.probe import COLUMNS, cost_on_test, either_way, probe
@@ -59,7 +60,8 @@ def test_a_probed_run_follows_the_same_trajectory_bit_by_bit(rule: str, tmp_path
     assert same(*states)
     probed, plain = rows(tmp_path / "probed"), rows(tmp_path / "plain")
     assert [row["step"] for row in probed] == [4, 8, 12]
-    assert [{name: value for name, value in row.items() if name not in COLUMNS} for row in probed] == plain
+    beside = (*COLUMNS, *truth.COLUMNS)
+    assert [{name: value for name, value in row.items() if name not in beside} for row in probed] == plain
     assert all(row[name] > 0 for row in probed for name in COLUMNS)
 
 
@@ -140,7 +142,7 @@ def test_the_time_of_a_probe_does_not_count(tmp_path: Path) -> None:
     with StopRequest() as stop:
         training = Training(trainer, tmp_path, stop, quiet=True)
     began = training.pace.began
-    assert set(training.probed(3)) == set(COLUMNS)
+    assert set(training.probed(3)) == {*COLUMNS, "imputed"}
     assert training.pace.began > began + 0.001
     training.close()
 

@@ -25,6 +25,7 @@ from l2i.training.pace import Pace
 from l2i.training.probe import probe
 from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
+from l2i.training.truth import agreement
 
 Watch = Callable[[Trainer, int], None]
 ABOUT = {"config", "seconds", "metrics_size"}  # what a checkpoint that a run can go on from says of it
@@ -188,12 +189,14 @@ class Training:
         self.raised = found
 
     def probed(self, step: int) -> Row:
-        """What the next outer update does to the costs; None where that is no number, which is not the run's failure.
+        """How right the imputed labels are, and what the next outer update does to the costs.
+
+        None where that is no number, which is not the run's failure.
 
         It is not the run's work either: its time does not count.
         """
         with self.pace.left_out():
-            found = probe(self.trainer, step)
+            found = agreement(self.trainer) | probe(self.trainer, step)
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
     def about(self, step: int) -> dict[str, object]:

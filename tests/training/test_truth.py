@@ -1,0 +1,79 @@
+"""What a run tells of its imputed labels, against labels counted by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from formats import write_faces
+from l2i import Run, Splits, Trainer, recipes, replace, train
+from l2i.data.augment import Augment
+from l2i.training.truth import COLUMNS, agreement
+
+COUNT = 300
+
+
+def started(cell: str, **method: object) -> Trainer:
+    run = replace(recipes.get(cell), device="cpu", precision="float64", probe=COUNT, method=method)
+    trainer = Trainer(run)
+    for t in range(20):
+        trainer.step(t)
+    return trainer
+
+
+def counted(trainer: Trainer, model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Confidence and whether the class is wrong, of the first unlabelled samples, one at a time."""
+    hidden = trainer.splits.unlabeled
+    model.eval()
+    with torch.no_grad():
+        said = [model(trainer.splits.inputs(x.unsqueeze(0))).softmax(1).squeeze(0) for x in hidden.x[:COUNT]]
+    model.train()
+    found = torch.stack(said)
+    return found.max(1).values, found.argmax(1) != hidden.y[:COUNT]
+
+
+def test_labels_above_and_below_the_threshold_are_counted_apart() -> None:
+    trainer = started("digits/fixmatch-40", threshold=0.5)
+    confidence, wrong = counted(trainer, trainer.model)
+    above = confidence >= 0.5
+    assert 0 < int(above.sum()) < COUNT
+    parts = (wrong, above, wrong[above], wrong[~above])
+    wanted = [100 * float(p.double().mean()) for p in parts]
+    wanted[1] /= 100
+    assert agreement(trainer) == dict(zip(COLUMNS, map(pytest.approx, wanted), strict=True))
+
+
+def test_a_teacher_is_asked_where_it_imputes() -> None:
+    trainer = started("digits/mean-teacher-40")
+    _, wrong = counted(trainer, trainer.teacher.model)
+    assert agreement(trainer) == {"imputed": pytest.approx(100 * float(wrong.double().mean()))}
+
+
+def test_a_mask_that_lets_nothing_through_leaves_no_number() -> None:
+    found = agreement(started("digits/fixmatch-40", threshold=1.0))
+    assert found["above"] == 0 and math.isnan(found["imputed_above"]) and found["imputed"] == found["imputed_below"]
+
+
+def test_nothing_is_told_where_the_truth_is_not_known(tmp_path: Path) -> None:
+    x, y = torch.randn(40, 8), torch.arange(40) % 3
+    own = Splits.given(labeled=(x[:12], y[:12]), unlabeled=x[12:30], test=(x[30:], y[30:]), classes=3)
+    run = replace(recipes.get("digits/pseudo-label-40"), device="cpu", probe=10)
+    plain = {"weak": Augment(), "strong": Augment()}
+    assert agreement(Trainer(replace(run, data=plain), splits=own)) == {}
+    for cell in ("digits/sl-40", "digits/fixmatch-40"):
+        assert agreement(Trainer(replace(recipes.get(cell), device="cpu", probe=10 * (cell == "digits/sl-40")))) == {}
+    faces: Run = replace(recipes.get("aflw/mean-teacher-91"), device="cpu", probe=10)
+    few = {"root": str(write_faces(tmp_path)), "num_labeled": 10}
+    assert agreement(Trainer(replace(faces, data=few, batch={"labeled": 8, "unlabeled": 8}))) == {}
+
+
+@pytest.mark.parametrize("cell", ["digits/fixmatch-40", "digits/fixmatch-l2i-40"])
+def test_a_run_tells_it_at_every_evaluation(cell: str, tmp_path: Path) -> None:
+    run = replace(recipes.get(cell), device="cpu", steps=6, eval_every=3, probe=50, out=str(tmp_path / "run"))
+    train(run, quiet=True)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [3, 6] and all(0 <= row["imputed"] <= 100 for row in rows)
+    assert all(set(COLUMNS) <= row.keys() for row in rows)

@@ -189,6 +189,8 @@ def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> N
         (("compare", "aflw", "--cells", "cifar10/sl-250"), "a cell of another table"),
         (("train", "digits", "--step", "4"), "perhaps you meant --steps"),
         (("train", "digits", "--steps", "-3"), "steps=-3 must be at least 1"),
+        (("train", "digits", "--method.one-forward", "False"), "what is on or off takes no value"),
+        (("train", "digits", "--no-method.one-forward"), "perhaps you meant --method.no-one-forward"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:

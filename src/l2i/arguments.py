@@ -103,11 +103,11 @@ def one_line(box: str, prog: str) -> str:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
     inside = [line.strip("│| \n") for line in plain.splitlines() if line.startswith(("│", "|"))]
     rule = next((i for i, line in enumerate(inside) if line.startswith("──")), len(inside))
-    words = " ".join(inside[:rule]).split()
+    words = (" ".join(inside[:rule]) or plain).split()
     near = [word.strip(",") for line in inside[rule:] for word in line.split()[:2] if word.startswith("--")]
     asked = next((word.strip(",") for word in words if word.startswith("--")), "")
     near = get_close_matches(re.sub(r"^--no-(.+)\.", r"--\1.no-", asked), near, n=1) or near  # «no» stands by the field
     hint = f"; perhaps you meant {near[0]}" if near and "nrecognized" in box else ""
-    if "nrecognized" in box and words[-1].lower() in ("true", "false") and not asked:
+    if "nrecognized" in box and words[-1:] in (["True"], ["False"], ["true"], ["false"]) and not asked:
         hint = "; what is on or off takes no value: --data.weak.flip for on, --data.weak.no-flip for off, as an example"
-    return f"{' '.join(words) or plain.strip()}{hint} ('{prog} --help' shows all)"
+    return f"{' '.join(words)}{hint} ('{prog} --help' shows all)"

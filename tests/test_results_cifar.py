@@ -60,6 +60,21 @@ def test_the_fast_run_is_that_of_its_recipe_and_of_the_page() -> None:
     assert f"at {0.3 / half['outer_ratio_raw']:.0f} times its length" in page
 
 
+def test_the_readme_and_the_noise_are_of_the_runs() -> None:
+    (base, _), (ours, _) = (kept(CIFAR, cell) for cell in CELLS)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"{base['figure']:.1f} % test error after {base['steps']:,} steps, {base['seconds'] / 60:.1f} minut" in readme
+    )
+    assert f"it is {ours['figure']:.1f} % after as many steps and {ours['seconds'] / 60:.1f} minutes" in readme
+    bench = TIMES["bench"]
+    assert f"| {bench['base']:.1f} | {bench['last-layer']:.1f} (every eighth step) |" in readme
+    assert f"| 1 | {bench['MiB reserved last-layer'] / bench['MiB reserved base']:.2f} |" in readme
+    shares = [result["figure"] / 100 for result in (base, ours)]
+    noise = 100 * sum(share * (1 - share) / 10_000 for share in shares) ** 0.5
+    assert f"is {noise:.2f} points for a difference" in told_of_cifar()
+
+
 def test_the_trials_of_fast_schedules_are_those_of_their_file() -> None:
     lines = (ROOT / "docs/results.md").read_text(encoding="utf-8").splitlines()
     trials = [json.loads(line) for line in (ROOT / "results" / "cifar10-trials.jsonl").read_text().splitlines()]
@@ -84,7 +99,7 @@ def test_what_a_forward_for_each_part_came_to_is_that_of_its_files() -> None:
 
 def test_the_times_of_steps_are_those_of_their_file() -> None:
     page = " ".join((ROOT / "docs/performance.md").read_text(encoding="utf-8").split())
-    found = TIMES
+    found, recorded = TIMES, TIMES["profile recorded"]
     ms = {name: f"{value:.2f}" for name, value in found["ahead"].items()}
     told = [f"{ms[f'{group} base']}, with the last layer {ms[f'{group} last-layer']}" for group in WITH_L2I]
     assert f"FixMatch {told[0].replace(',', ' ms,')}; mean teacher {told[1]}; MixMatch {ms['mixmatch base']};" in page
@@ -92,10 +107,15 @@ def test_the_times_of_steps_are_those_of_their_file() -> None:
     whole = sum(ms for ms, _ in found["profile"].values())
     for kind, (ms, kernels) in found["profile"].items():
         assert f"| {1e3 * ms:.0f} | {100 * ms / whole:.0f} % | {kernels} | {kind} |" in page
-    assert (
-        f"take {1e3 * whole:.0f} µs a step" in page and f"takes {1e3 * found['profile recorded']['ms']:.0f} µs" in page
-    )
-    result, _ = kept(CIFAR, "fixmatch")
+    busy = f"takes {1e3 * recorded['ms']:.0f} µs, in which a kernel runs {100 * recorded['busy']:.0f} % of the time"
+    assert f"take {1e3 * whole:.0f} µs a step" in page and f"{busy} and {recorded['at once']} on average" in page
+    named = {part: sum(ms for kind, (ms, _) in found["profile"].items() if part in kind) for part in ("conv", "Batch")}
+    assert f"({100 * named['conv'] / whole:.0f} % of the time of kernels, and more than three times the floor" in page
+    assert f"once more each way ({100 * named['Batch'] / whole:.0f} %)" in page
+    assert 3 < named["conv"] / found["bench"]["floor base"] < 4
+    result, rows = kept(CIFAR, "fixmatch")
+    told = f"{result['steps']:,} steps of 64 + 448 in {result['seconds']:.1f} s with {len(rows)} evaluations"
+    assert f"{told} of 15,000 images, {result['steps_per_second']:.1f} steps a second" in page
     steps = result["steps"] / result["steps_per_second"]
     assert f"took {1e3 * steps / result['steps']:.2f} ms a step; of its {result['seconds']:.1f} s" in page
     assert f"the like took {result['seconds'] - steps:.1f}." in page

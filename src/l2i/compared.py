@@ -18,10 +18,10 @@ from l2i.config import Run
 from l2i.curves import MINUTE, draw
 from l2i.errors import InputError
 from l2i.kept import kept_in, references
+from l2i.kept_settings import departure
 from l2i.lines import Line, short
 from l2i.options import CompareOptions
 from l2i.recipes.cells import figures
-from l2i.settings import departure
 from l2i.statistic import with_error
 from l2i.training.build import placed
 from l2i.training.checkpoint import write_whole

@@ -15,10 +15,10 @@ from typing import Any
 from l2i.config import Run
 from l2i.data.limits import plain_file
 from l2i.errors import InputError
+from l2i.kept_settings import check_alike
 from l2i.lines import Line, longer_of, short
 from l2i.options import CompareOptions
 from l2i.recipes.cells import Table
-from l2i.settings import check_alike
 from l2i.training.build import FOLDER
 from l2i.training.checkpoint import room, write_whole
 from l2i.training.folder import Result, folder_of

@@ -92,29 +92,27 @@ def test_the_trainer_takes_one_backward_and_moves_statistics_once(name: str) -> 
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
 
 
+def outer_trainer(*, one_forward: bool, unlabeled: int, share: bool) -> Trainer:
+    sections = {"method": {"one_forward": one_forward}, "l2i": {"outer_unlabeled": unlabeled, "share": share}}
+    return Trainer(replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", precision="float64", **sections))
+
+
 @pytest.mark.parametrize("unlabeled", [0, 16])
 def test_the_outer_step_is_the_same(unlabeled: int) -> None:
     """Its labels and its student are passed for themselves: the base step alone changes."""
-    found = []
-    for one_forward in (False, True):
-        sections = {"method": {"one_forward": one_forward}, "l2i": {"outer_unlabeled": unlabeled, "share": False}}
-        run = replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", precision="float64", **sections)
-        trainer = Trainer(run)
-        found.append(trainer.outer_gradient(trainer.loader.draw(0), 0))
+    trainers = [outer_trainer(one_forward=each, unlabeled=unlabeled, share=False) for each in (False, True)]
+    found = [trainer.outer_gradient(trainer.loader.draw(0), 0) for trainer in trainers]
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.parametrize("unlabeled", [0, 16])
 def test_l2i_steps_with_it_whether_or_not_forwards_are_shared(unlabeled: int) -> None:
     """What the steps share under `l2i.share` is nothing here, so that both ways end at the same θ."""
-    ends = []
-    for share in (False, True):
-        sections = {"method": {"one_forward": True}, "l2i": {"outer_unlabeled": unlabeled, "share": share}}
-        run = replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", precision="float64", **sections)
-        trainer = Trainer(run)
+    trainers = [outer_trainer(one_forward=True, unlabeled=unlabeled, share=each) for each in (False, True)]
+    for trainer in trainers:
         for t in range(3):
             trainer.step(t)
-        ends.append(trainer.flat.values.clone())
+    ends = [trainer.flat.values for trainer in trainers]
     assert ends[0].dtype == FLOAT64
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)
 

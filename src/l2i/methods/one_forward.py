@@ -1,4 +1,4 @@
-"""Labelled samples and both views of the others in one forward, so that they share BatchNorm's statistics."""
+"""Labelled samples and views in one forward, with one set of BatchNorm statistics: left open in section 3."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from l2i.config import Run, replace
-from l2i.data.split import Samples
 from l2i.study.plan import Study
 from l2i.study.problems import WATCHED
 from l2i.study.trial import MEASURED, Line, tried
-from l2i.training.evaluate import is_evaluated, outputs_of
+from l2i.training.evaluate import is_evaluated
 from l2i.training.probe import probe
 from l2i.training.trainer import Trainer
+from l2i.training.truth import of_unlabeled
 
 COURSE = ("digits-fixmatch", "friedman-mean-teacher", "small-faces-mean-teacher")
 POINTS = (0.03, 0.06, *(tenth / 10 for tenth in range(1, 11)))  # shares of the steps at which to look
@@ -69,6 +69,4 @@ def averaged(readings: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
 
 def imputed(trainer: Trainer) -> float:
     """The figure of the labels that the model itself imputes for unlabelled samples, against their hidden truth."""
-    hidden = trainer.splits.unlabeled
-    some = Samples(hidden.x[:SAMPLES], hidden.y[:SAMPLES])
-    return float(trainer.task.figure(outputs_of(trainer.network, some, trainer.inputs), some.y))
+    return float(trainer.task.figure(*of_unlabeled(trainer, trainer.network, SAMPLES)))

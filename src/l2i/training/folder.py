@@ -118,11 +118,10 @@ def read_result(folder: Path) -> Result | None:
 
 
 def settings_of(run: Run) -> Settings:
-    """The fields of a run, by path, as JSON has them; of an encoder's folder its name alone."""
+    """The fields of a run, by path, as JSON has them; of files and folders the names alone."""
     found = {path: value for path, value in fields_of(run) if path not in ASIDE}
-    if found.get("model.weights"):
-        found["model.weights"] = PurePath(found["model.weights"]).name
-    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+    plain = {path: PurePath(value).name if isinstance(value, str) else value for path, value in found.items()}
+    return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
 
 def write_result(folder: Path, result: Result) -> None:

@@ -1,4 +1,4 @@
-"""Results by their settings, so that none is taken for one of others."""
+"""The settings that a kept result is of, so that none is taken for a result of others (`l2i compare --keep`)."""
 
 from __future__ import annotations
 

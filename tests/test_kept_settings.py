@@ -7,7 +7,7 @@ import pytest
 
 from l2i import recipes, replace
 from l2i.cli import run
-from l2i.settings import departure
+from l2i.kept_settings import departure
 from l2i.training.folder import Result, settings_of
 
 ROOT = Path(__file__).parent.parent
@@ -60,8 +60,10 @@ def test_settings_that_are_none_are_damage(kept: Path, capsys: pytest.CaptureFix
 
 
 def test_settings_tell_nothing_of_the_machine() -> None:
-    told = settings_of(replace(recipes.get("imdb/uda-20"), model={"weights": "/home/me/minilm"}, data={"root": "/x"}))
-    assert told["model.weights"] == "minilm" and not any("/" in str(value) for value in told.values())
+    run = replace(recipes.get("imdb/uda-20"), model={"weights": "/home/me/minilm"}, data={"root": "/x"})
+    told = settings_of(replace(run, data={"text": replace(run.data.text, paraphrases="/home/me/said.jsonl")}))
+    assert (told["model.weights"], told["data.text.paraphrases"]) == ("minilm", "said.jsonl")
+    assert not any("/" in str(value) for value in told.values())
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results" / "cifar10").glob("*-seed*.json")), ids=lambda p: p.stem)

@@ -7,12 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from l2i import recipes
-from l2i.arguments import print_exactly
 from l2i.compare import plan
 from l2i.config import Run
 from l2i.curves import MINUTE, draw
@@ -20,19 +17,20 @@ from l2i.errors import InputError
 from l2i.kept import kept_in, references
 from l2i.kept_settings import departure
 from l2i.lines import Line, short
+from l2i.mechanism import READING, course, drawn, pairs_of
 from l2i.options import CompareOptions
 from l2i.recipes.cells import figures
 from l2i.statistic import with_error
+from l2i.tabular import Columns, print_table
 from l2i.training.build import placed
 from l2i.training.checkpoint import write_whole
 from l2i.training.folder import check, folder_of, read_result
 
-WIDEST = 300  # characters
 UNITS = {"seconds": 1.0, "minutes": MINUTE}
 OPTIONAL = ("paper", "Δ same time", "Δ control")  # columns that are left out where no line has any
 
 
-def columns(lines: list[Line], given: dict[str, float]) -> dict[str, list[str]]:
+def columns(lines: list[Line], given: dict[str, float]) -> Columns:
     """The table by its headings: a row a figure that is given, then a row a line."""
     blank = [""] * len(given)
     found = {
@@ -55,40 +53,25 @@ def unit(lines: list[Line]) -> str:
     return "seconds" if max(line.time() for line in lines) < MINUTE else "minutes"
 
 
-def rendered(table: str, lines: list[Line], given: dict[str, float]) -> Table:
-    """The table as a person reads it."""
+def told(table: str, lines: list[Line], given: dict[str, float]) -> tuple[Columns, str]:
+    """The table as a person reads it, and its title."""
     found, counts = columns(lines, given), {len(line.results) for line in lines}
     if len(counts) == 1:
         del found["seeds"]  # the title says it
     seeds = f", {min(counts)} seed{'s' * (min(counts) > 1)}" if len(counts) == 1 else ""
-    title = f"{table}, test set{seeds}: mean ± standard error"
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in found:
-        shown.add_column(heading, justify="left" if heading == "cell" else "right", no_wrap=True)
-    for row in zip(*found.values(), strict=True):
-        shown.add_row(*row)
-    return shown
+    return found, f"{table}, test set{seeds}: mean ± standard error"
 
 
-def as_markdown(lines: list[Line], given: dict[str, float]) -> str:
+def for_page(lines: list[Line], given: dict[str, float]) -> Columns:
     """The table as docs/results.md has it."""
-    found = columns(lines, given)
-    found["cell"] = [f"`{name}`" for name in found["cell"]]
-    headings = [f"{heading} a run" if heading in UNITS else heading for heading in found]
-    rows = [headings, *zip(*found.values(), strict=True)]
-    written = [f"| {' | '.join(row)} |\n" for row in rows]
-    return "".join([written[0], "|" + "---|" * len(headings) + "\n", *written[1:]])
+    return {f"{heading} a run" if heading in UNITS else heading: c for heading, c in columns(lines, given).items()}
 
 
 def report(table: str, lines: list[Line], options: CompareOptions) -> None:
     """Print the table, and keep that of runs as JSON beside them."""
     given = references(recipes.table(table), options)
-    if options.markdown:
-        print_exactly(as_markdown(lines, given))
-    else:
-        shown = rendered(table, lines, given)
-        width = Console(highlight=False, markup=False, width=WIDEST).measure(shown).maximum  # a figure is never cut off
-        Console(highlight=False, markup=False, width=width).print(shown)
+    shown, title = (for_page(lines, given), "") if options.markdown else told(table, lines, given)
+    print_table(shown, title, as_markdown=options.markdown)
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
     for line in notes(lines, given):
         console.print(line)
@@ -99,6 +82,12 @@ def report(table: str, lines: list[Line], options: CompareOptions) -> None:
         console.print(f"Kept in {path}{'' if options.keep is None else f', the results in {options.keep}'}.")
     if options.plot is not None:
         console.print(f"Drawn in {draw(recipes.table(table), lines, options)}.")
+    if options.mechanism is not None:
+        pairs = pairs_of(recipes.table(table), lines, options)
+        print_table(course(pairs), f"{table}: what imputing does on the way", as_markdown=options.markdown)
+        for line in READING:
+            console.print(line)
+        console.print(f"Drawn in {drawn(pairs, Path(options.mechanism))}.")
 
 
 def notes(lines: list[Line], given: dict[str, float]) -> list[str]:

@@ -176,7 +176,8 @@ class Run:
     best validation figure."""
     probe: int = 0
     """Test samples on which each evaluation also measures the cost before and after an outer update, and as many
-    unlabelled ones of a benchmark whose imputed labels it holds against the truth; 0 for none."""
+    unlabelled ones of a benchmark whose imputed labels it holds against the truth; 0 for none. Of the 20 more
+    evaluations at the end, the last one alone does."""
     data: Data = field(default_factory=Data)
     """Data set."""
     batch: Batches = field(default_factory=Batches)

@@ -14,7 +14,7 @@ from l2i.lines import Line, short
 from l2i.options import CompareOptions
 from l2i.recipes.cells import Table
 from l2i.training.folder import Result
-from l2i.training.log import rows_of
+from l2i.training.log import Row, rows_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,18 +35,19 @@ class Curve(NamedTuple):
 
 
 def check(options: CompareOptions) -> None:
-    """That the picture that is asked for, if any, can be written, before anything is trained."""
-    if options.plot is None:
-        return
-    path = Path(options.plot)
-    if path.suffix.lower() not in KINDS:
-        raise InputError(f"--plot {path}: the name of a picture must end in {', '.join(KINDS)}")
-    if options.dry_run:
-        raise InputError("--plot does not go with --dry-run, which trains nothing; leave one of them out")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path.parent} cannot be a folder ({error.strerror}); give another --plot") from None
+    """That the pictures that are asked for, if any, can be written, before anything is trained."""
+    for flag, name in {"--plot": options.plot, "--mechanism": options.mechanism}.items():
+        if name is None:
+            continue
+        path = Path(name)
+        if path.suffix.lower() not in KINDS:
+            raise InputError(f"{flag} {path}: the name of a picture must end in {', '.join(KINDS)}")
+        if options.dry_run:
+            raise InputError(f"{flag} does not go with --dry-run, which trains nothing; leave one of them out")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{path.parent} cannot be a folder ({error.strerror}); give another {flag}") from None
 
 
 def draw(table: Table, lines: Sequence[Line], options: CompareOptions) -> Path:
@@ -58,8 +59,8 @@ def draw(table: Table, lines: Sequence[Line], options: CompareOptions) -> Path:
     return path
 
 
-def curve(table: Table, name: str, result: Result, options: CompareOptions) -> Curve:
-    """The evaluations of a run, from where its result came from; its steps are as long as each other."""
+def evaluations(table: Table, name: str, result: Result, options: CompareOptions) -> list[Row]:
+    """Those of a run, from where its result came from."""
     folder = options.from_ or options.keep
     if folder is not None:
         path = place_of(Path(folder), table.name) / f"{short(name)}-seed{result.seed}.jsonl"
@@ -67,13 +68,19 @@ def curve(table: Table, name: str, result: Result, options: CompareOptions) -> C
         path = Path(options.out) / f"{name.replace('/', '-')}-seed{result.seed}" / "metrics.jsonl"
     try:
         rows = rows_of(plain_file(path).read_bytes())
-        found = [(float(row["step"] or 0), float(row["test"])) for row in rows if row["test"] is not None]
+        [float(row["test"]) for row in rows if row["test"] is not None]
     except DAMAGED:
-        raise InputError(f"{path}, a run's evaluations, cannot be read; restore it, or leave --plot out") from None
-    if not found:
-        raise InputError(f"{path} has no test errors to draw; leave --plot out")
+        raise InputError(f"{path}, a run's evaluations, cannot be read; restore it, or draw nothing") from None
+    return rows
+
+
+def curve(table: Table, name: str, result: Result, options: CompareOptions) -> Curve:
+    """A run's test errors against its time; its steps are as long as each other."""
+    rows = [row for row in evaluations(table, name, result, options) if row["test"] is not None]
+    if not rows:
+        raise InputError(f"{name}, seed {result.seed}, has no test errors to draw; leave --plot out")
     pace = result.seconds / result.steps / MINUTE
-    return Curve(result, [step * pace for step, _ in found], [error for _, error in found])
+    return Curve(result, [float(row["step"] or 0) * pace for row in rows], [float(row["test"] or 0) for row in rows])
 
 
 def figure_of(curves: dict[str, list[Curve]]) -> Figure:

@@ -24,7 +24,7 @@ from l2i.training.checkpoint import room, write_whole
 from l2i.training.folder import Result, folder_of
 
 NAMED = re.compile(r"(.+)-seed(0|[1-9][0-9]*)\.json")
-READING = ("from_", "cells", "markdown", "plot", "data")  # options that matter where nothing is trained
+READING = ("from_", "cells", "markdown", "plot", "mechanism", "data")  # options that matter where nothing is trained
 DAMAGED = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 

@@ -53,6 +53,9 @@ class CompareOptions:
     """Print the table as Markdown, as docs/results.md has it, and what else there is to say on stderr."""
     plot: str | None = None
     """Also draw the test error of every run against its time, into this file: .png, .svg or .pdf."""
+    mechanism: str | None = None
+    """Also tell what imputing did on the way in runs that were probed (--change probe=1000), and draw it into this
+    file: C^H around an outer update, gradients, and imputed labels against the hidden truth, with L2I and without."""
     data: Place = field(default_factory=Place)
     """Where the data is."""
 

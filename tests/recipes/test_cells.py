@@ -61,6 +61,7 @@ def test_every_cell_of_the_paper_has_a_name() -> None:
     ours |= {f"imdb/{method}-{update}" for method in ("fixmatch", "mean-teacher") for update in UPDATES}
     ours |= {f"imdb/uda-{update}-20" for update in UPDATES}  # exact
     ours |= {"cifar10/fixmatch-250", "cifar10/fixmatch-l2i-250"}  # fast
+    ours |= {name.removesuffix("-short") for name in CELLS if name.endswith("-short")}  # see below
     assert names_in_the_paper() <= set(CELLS)
     assert all(name.rpartition("-")[0] in ours for name in set(CELLS) - names_in_the_paper())
 
@@ -94,6 +95,16 @@ def test_cells_on_a_budget_of_ours_are_set_against_each_other_and_beside_the_pap
     assert table.papers(name) == "cifar10/fixmatch-l2i-250" == table.papers("cifar10/fixmatch-l2i-250")
     assert "docs/results.md" in str(table.source(name, "optim.lr"))
     assert table.source("cifar10/fixmatch-l2i-250", "optim.lr") is None
+
+
+def test_the_short_cells_are_those_of_the_fewest_labels_with_their_ablations() -> None:
+    short = {name for name in CELLS if name.endswith("-short")}
+    teacher = [f"mean-teacher{mark}" for mark in ("-250", "-l2i-250", "-l2i-250-exact", "-l2i-paper-250")]
+    others = ["mixmatch-250", "mixmatch-l2i-250"]
+    fixmatch = [f"fixmatch{mark}" for mark in ("-250", "-l2i-250", "-l2i-250-learnable", "-l2i-paper-250")]
+    hundred = {f"cifar100/fixmatch{mark}-500-short" for mark in ("", "-l2i")}
+    assert short == {f"cifar10/{name}-short" for name in (*teacher, *others, *fixmatch)} | hundred
+    assert all(recipes.table_of(name).papers(name) == name.removesuffix("-short") for name in short)
 
 
 def test_a_warm_up_scales_with_the_steps() -> None:

@@ -172,6 +172,7 @@ CIFAR_METHODS: dict[str, dict[str, Any]] = {
         "method.weight": 75.0,
         "method.temperature": 0.5,
         "method.alpha": 0.75,
+        "method.one_forward": True,  # MixMatch's code interleaves its batches
         "batch.unlabeled": 64,
     },
     "fixmatch": {
@@ -262,7 +263,15 @@ FAST: dict[str, Any] = {  # FixMatch's optimizer on a schedule of ours, docs/res
     "optim.schedule": "linear",
     "optim.warmup": 1331,
 }
-FAST_OUTER = {"l2i.outer_unlabeled": 64, "l2i.outer_every": 8}
+SHORT: dict[str, dict[str, Any]] = {  # a 128th of the paper's steps
+    "mean-teacher": {"steps": 8192, "method.rampup": 3277},
+    "mixmatch": {"steps": 8192, "method.rampup": 3277},
+    "fixmatch": {"steps": 8192, "batch.unlabeled": 128},  # FixMatch has 448
+}
+OUTER = {
+    "fast": {"l2i.outer_unlabeled": 64, "l2i.outer_every": 8},
+    "short": {"l2i.outer_unlabeled": 64, "l2i.eta": 64.0},  # 50 · 0.002 · 64 · 10
+}
 IMAGENET_SL = {0.05: 30_120, 1.0: 600_600}  # 120 epochs of 64,058 or 1,281,167 images in batches of 256
 HOLDOUT = {"cifar10": 64, "cifar100": 64, "aflw": 128, "imagenet": 256, "imdb": 8}
 UPDATES: dict[str, dict[str, Any]] = {
@@ -313,13 +322,15 @@ def expected(table: str, cell: Cell) -> dict[str, Any]:
     if table == "imagenet" and cell.method == "supervised":
         steps = IMAGENET_SL[cell.labels]
         found |= {"steps": steps, "optim.milestones": (steps // 4, steps // 2, 3 * steps // 4)}
-    found |= UPDATES[cell.update] | (FAST if cell.budget else {})
+    found |= UPDATES[cell.update] | {"": {}, "fast": FAST, "short": SHORT.get(cell.method, {})}[cell.budget]
     if cell.update == "off":
         return found
-    found |= FAST_OUTER if cell.budget else {}
     found |= {**SHARED, "batch.holdout": HOLDOUT[table], **ABLATIONS[cell.ablation]}
     if table == "aflw" and (cell.update == "paper" or cell.ablation.startswith("k")):
         found["l2i.eta_schedule"] = "rate"  # released code
     if cell.update == "paper":
         found["l2i.eta"] = ETA[table, cell.method, found["l2i.labels"]]
+    if cell.budget and cell.method == "fixmatch":
+        outer = OUTER[cell.budget]
+        found |= {name: value for name, value in outer.items() if name != "l2i.eta" or cell.update == "paper"}
     return found

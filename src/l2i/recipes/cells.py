@@ -25,7 +25,7 @@ class Cell(NamedTuple):
     labels: int | float
     update: Update = "off"
     ablation: str = ""
-    budget: str = ""  # the paper's, or "fast": a schedule of our own
+    budget: str = ""  # the paper's, or one of our own
 
     @property
     def short(self) -> str:
@@ -61,8 +61,8 @@ class Table:
     """Figures that need no training, by name, from the folder of the data: a row beside every comparison."""
     sources: dict[str, str] = field(default_factory=dict)
     """Field -> where its value comes from, where the paper leaves it open."""
-    own_sources: dict[str, str] = field(default_factory=dict)
-    """The same for cells on a budget of our own, where they differ."""
+    own_sources: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The same for cells on a budget of our own, where they differ, by budget."""
 
     def run(self, name: str) -> Run:
         return self.make(name, self.cells[name])
@@ -84,8 +84,7 @@ class Table:
 
     def source(self, name: str, path: str) -> str | None:
         """Where the value of a cell's field comes from, where the paper leaves it open."""
-        own = self.own_sources if self.cells[name].budget else {}
-        return own.get(path, self.sources.get(path))
+        return self.own_sources.get(self.cells[name].budget, {}).get(path, self.sources.get(path))
 
 
 ABLATIONS: dict[str, dict[str, Any]] = {

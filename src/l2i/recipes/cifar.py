@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from l2i.methods import METHODS
-from l2i.recipes import fast
+from l2i.recipes.budgets import BUDGETS
 from l2i.recipes.cells import Cell, Table, imputing, named, outer_step
 from l2i.registry import load
 
@@ -43,7 +43,7 @@ METHOD_SETTINGS: dict[str, dict[str, Any]] = {
     # MixMatch's ε = 6 is for inputs in [−1, 1], of half the spread of ours
     "vat": {"weight": 0.3, "rampup": 0.4, "epsilon": 12.0, "entropy": 0.06},
     "mean-teacher": {"weight": 50.0, "rampup": 0.4},
-    "mixmatch": {"weight": 75.0, "rampup": 0.4, "temperature": 0.5, "alpha": 0.75},
+    "mixmatch": {"weight": 75.0, "rampup": 0.4, "temperature": 0.5, "alpha": 0.75, "one_forward": True},
     "fixmatch": {"weight": 1.0, "threshold": 0.95, "one_forward": True},
     "uda": {"weight": 1.0, "one_forward": True},
 }
@@ -59,7 +59,7 @@ SOURCES = {
     "method.epsilon": "MixMatch's code: 6 for inputs of half our spread",
     "method.entropy": "MixMatch's code, not ramped up",
     "method.alpha": "MixMatch's code: 0.5 for MixUp; its paper: 0.75 for MixMatch",
-    "method.one_forward": "FixMatch's code, for UDA too: one forward for all samples",
+    "method.one_forward": "FixMatch's code, for UDA too: one forward for all; MixMatch's interleaves its batches",
     "method.annealing": "UDA's paper, as its threshold 0.8 and temperature 0.4 are",
     "optim.nesterov": "the paper names none here; FixMatch's code has it",
     "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",
@@ -68,7 +68,24 @@ SOURCES = {
 }
 
 
-FAST = [Cell("fixmatch", 250, budget="fast"), Cell("fixmatch", 250, "normalized", budget="fast")]
+def on_budgets(which: Set) -> list[Cell]:
+    """Cells of the fewest labels on budgets of our own."""
+    fixmatch = Cell("fixmatch", which.labels[0], budget="short")
+    pair = [fixmatch, fixmatch._replace(update="normalized")]
+    if which is HUNDRED:
+        return pair
+    teacher, mixmatch = (fixmatch._replace(method=method) for method in ("mean-teacher", "mixmatch"))
+    return [
+        *(cell._replace(budget="fast") for cell in pair),
+        teacher,
+        *(teacher._replace(update="normalized", ablation=name) for name in ("", "exact")),
+        teacher._replace(update="paper"),
+        mixmatch,
+        mixmatch._replace(update="normalized"),
+        *pair,
+        fixmatch._replace(update="normalized", ablation="learnable"),
+        fixmatch._replace(update="paper"),
+    ]
 
 
 def cells(which: Set, ablations: Ablations) -> list[Cell]:
@@ -79,7 +96,7 @@ def cells(which: Set, ablations: Ablations) -> list[Cell]:
             found.append(Cell(method, labels))
             if method in ("mean-teacher", "mixmatch", "fixmatch", "uda"):
                 found += imputing(method, labels, ablations=ablations.get((method, labels), ()))
-    return found + (FAST if which is TEN else [])
+    return found + on_budgets(which)
 
 
 def make(which: Set, name: str, cell: Cell) -> Run:
@@ -89,11 +106,13 @@ def make(which: Set, name: str, cell: Cell) -> Run:
     from l2i.data.loader import Batches
     from l2i.models.base import Network
 
-    many = MANY_UNLABELED if cell.method in ("fixmatch", "uda") else 1
+    budget = BUDGETS.get(cell.budget)
+    many = 1 if cell.method not in ("fixmatch", "uda") else MANY_UNLABELED if budget is None else budget.many
+    outer = many if budget is None else 1  # on a budget of ours the outer step has no more than 64
     weak = Augment(shift=4, padding="reflect", flip=True)
     strong = Augment(shift=4, padding="reflect", flip=True, randaugment=2, cutout=16, fill=127)
     # the released code's step on a sum over batch and classes, written for our means
-    eta = (100 if cell.ablation == "learnable" else 50) * which.rate * many * BATCH * which.classes
+    eta = (100 if cell.ablation == "learnable" else 50) * which.rate * outer * BATCH * which.classes
     held = int(cell.ablation.removeprefix("holdout")) if cell.ablation.startswith("holdout") else BATCH
     run = Run(
         name=name,
@@ -107,7 +126,7 @@ def make(which: Set, name: str, cell: Cell) -> Run:
         l2i=outer_step(cell, eta),
         optim=optim_of(which),
     )
-    return fast.fast(run) if cell.budget else run
+    return run if budget is None else budget.shorten(run)
 
 
 def optim_of(which: Set) -> Optim:
@@ -131,7 +150,7 @@ def table(which: Set, ablations: Ablations) -> Table:
         compared=(f"{which.name}/mean-teacher-{first}", f"{which.name}/mean-teacher-l2i-{first}"),
         seeds=3,
         sources=SOURCES,
-        own_sources=fast.SOURCES,
+        own_sources={name: budget.sources for name, budget in BUDGETS.items()},
     )
 
 

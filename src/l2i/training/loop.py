@@ -159,7 +159,8 @@ class Training:
         for name, value in row.items():
             if value is not None and not math.isfinite(value):
                 raise NonFiniteCost(f"{name} is not finite at step {step}; the last good checkpoint is kept")
-        row |= self.probed(step)
+        if step % self.run.eval_every == 0 or step == self.run.steps:  # the others are for the final figure alone
+            row |= self.probed(step)
         self.book.add(row)
         self.warn(step)
         if self.run.final == "best":

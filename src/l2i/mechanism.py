@@ -1,0 +1,159 @@
+"""What imputing does on the way, in the probed runs of a table: costs, gradients, imputed labels against the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple
+
+from l2i.curves import evaluations
+from l2i.errors import InputError
+from l2i.lines import Line, short
+from l2i.options import CompareOptions
+from l2i.recipes.cells import Table
+from l2i.tabular import Columns
+from l2i.training.log import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RAW = "‖g_outer‖/‖g_base‖"
+READING = (
+    "a → b: at the first look → at the end, means over seeds; a look is an evaluation of a probed run.",
+    f"{RAW}: as it came, before it is brought to ρ, a mean of the steps since the look before.",
+    "lowered: the share of looks at which one more step left a lower cost with its outer update than without.",
+    "labels wrong: imputed classes of unlabelled samples against the hidden truth, at the end; above and below: the "
+    "method's threshold.",
+)
+OURS, THEIRS = "C0", "C7"
+Runs = list[list[Row]]  # the looks of each run
+
+
+class Pair(NamedTuple):
+    """The looks of a cell's runs with L2I, and of its baseline's."""
+
+    name: str
+    ours: Runs
+    theirs: Runs
+
+
+def pairs_of(table: Table, lines: Sequence[Line], options: CompareOptions) -> list[Pair]:
+    """Of all lines with L2I whose runs were probed."""
+    found = []
+    for line in (line for line in lines if line.same_steps is not None):
+        both = [
+            [looks(evaluations(table, each.name, result, options)) for result in each.results]
+            for each in (line, line.same_steps)
+            if each is not None
+        ]
+        if all(run for runs in both for run in runs):
+            found.append(Pair(line.name, *both))
+    if not found:
+        raise InputError(
+            "no cell with L2I and its baseline were both probed, so --mechanism has nothing to tell; train them with "
+            "--change probe=1000"
+        )
+    return found
+
+
+def looks(rows: list[Row]) -> list[Row]:
+    """The evaluations at which a run was probed."""
+    return [row for row in rows if row.get("imputed") is not None]
+
+
+def course(pairs: list[Pair]) -> Columns:
+    """A row a cell with L2I."""
+    return {
+        "cell": [short(pair.name) for pair in pairs],
+        "C^H": [from_to(pair.ours, "c_h") for pair in pairs],
+        "C^H lowered": [lowered(pair.ours, "c_h") for pair in pairs],
+        "test cost lowered": [lowered(pair.ours, "test_cost") for pair in pairs],
+        RAW: [from_to(pair.ours, "outer_ratio_raw") for pair in pairs],
+        **beside(pairs, "labels wrong (%)", "imputed"),
+        **beside(pairs, "above (%)", "above", scale=100),
+        **beside(pairs, "wrong above (%)", "imputed_above"),
+        **beside(pairs, "wrong below (%)", "imputed_below"),
+    }
+
+
+def at(runs: Runs, column: str, look: int) -> float | None:
+    """The mean over runs at one of their looks, where all have the column."""
+    found = [run[look].get(column) for run in runs]
+    return None if any(value is None for value in found) else mean(value for value in found if value is not None)
+
+
+def from_to(runs: Runs, column: str) -> str:
+    """At the first look and at the last."""
+    ends = [at(runs, column, look) for look in (0, -1)]
+    return " → ".join("–" if value is None else f"{value:.2g}" for value in ends)
+
+
+def lowered(runs: Runs, cost: str) -> str:
+    """How often a cost is lower after an outer update."""
+    pairs = [(row.get(f"{cost}_before"), row.get(f"{cost}_after")) for run in runs for row in run]
+    told = [after < before for before, after in pairs if before is not None and after is not None]
+    return f"{100 * mean(told):.0f} %" if told else "–"
+
+
+def beside(pairs: list[Pair], heading: str, column: str, *, scale: float = 1) -> Columns:
+    """A figure at the end with L2I, and without; nothing where no method has it."""
+    ends = {
+        f"{heading}{mark}": [at(runs, column, -1) for runs in each]
+        for mark, each in (("", [pair.ours for pair in pairs]), (", without L2I", [pair.theirs for pair in pairs]))
+    }
+    if all(value is None for values in ends.values() for value in values):
+        return {}
+    return {name: ["" if v is None else f"{scale * v:.1f}" for v in values] for name, values in ends.items()}
+
+
+def drawn(pairs: list[Pair], path: Path) -> Path:
+    """A column a cell: C^H around an update, gradients, imputed labels, and those above and below the threshold."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.2 + 2.9 * len(pairs), 9.5), layout="constrained")
+    grid = figure.subplots(4, len(pairs), squeeze=False, sharex="col")
+    for column, pair in zip(grid.T, pairs, strict=True):
+        costs(column[0], pair)
+        over_steps(column[1], pair.ours, "outer_ratio_raw", OURS, "-", "")
+        column[1].set_yscale("log")
+        for runs, color, name in ((pair.ours, OURS, "with L2I"), (pair.theirs, THEIRS, "without")):
+            over_steps(column[2], runs, "imputed", color, "-", name)
+            over_steps(column[3], runs, "imputed_above", color, "-", f"above, {name}")
+            over_steps(column[3], runs, "imputed_below", color, "--", f"below, {name}")
+        column[3].set_xlabel("step")
+        for axes in column:
+            axes.grid(alpha=0.3)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=7)
+        if not column[3].lines:
+            column[3].text(0.5, 0.5, "no threshold", ha="center", va="center", transform=column[3].transAxes)
+    headings = (
+        "C^H around an outer update",
+        RAW,
+        "imputed labels wrong (%)",
+        "wrong above and below\nthe threshold (%)",
+    )
+    for axes, heading in zip(grid[:, 0], headings, strict=True):
+        axes.set_ylabel(heading)
+    figure.savefig(path, dpi=100)
+    return path
+
+
+def costs(axes: Axes, pair: Pair) -> None:
+    """C^H after one more step, without its outer update and with it."""
+    axes.set_title(short(pair.name), fontsize=9)
+    over_steps(axes, pair.ours, "c_h_before", "C1", "-", "before")
+    over_steps(axes, pair.ours, "c_h_after", OURS, "--", "after")
+    if axes.lines:
+        axes.set_yscale("log")
+
+
+def over_steps(axes: Axes, runs: Runs, column: str, color: str, style: str, label: str) -> None:
+    """A column of each run, those of a kind alike."""
+    for index, run in enumerate(runs):
+        points = [(row["step"], row[column]) for row in run if row.get(column) is not None]
+        if points:
+            axes.plot(
+                *zip(*points, strict=True), style, color=color, marker=".", label=None if index else label or None
+            )

@@ -1,0 +1,76 @@
+"""`l2i compare --mechanism`: what imputing did on the way, from the files of probed runs."""
+
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from l2i.cli import run
+
+PAIRS = ("fixmatch", "mean-teacher")
+CELLS = [f"{method}{mark}-40" for method in PAIRS for mark in ("", "-l2i")]
+TRAINING = ["compare", "digits", "--seeds", "2", "--steps", "6", "--device", "cpu", "--no-equal-time", "--cells"]
+SMALL = ["threads=1", "eval-every=2", "batch.labeled=8", "batch.unlabeled=8", "batch.holdout=8"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    keep = ["--keep", str(folder / "results"), "--out", str(folder / "runs")]
+    assert run([*TRAINING, *CELLS, *keep, "--change", *SMALL, "probe=300", "method.weight=0.5"]) == 0
+    return folder / "results"
+
+
+def rows_of(results: Path, cell: str) -> list[list[dict[str, Any]]]:
+    files = [results / "digits" / f"{cell}-40-seed{seed}.jsonl" for seed in (0, 1)]
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+def told(results: Path, capsys: pytest.CaptureFixture[str], picture: Path) -> dict[str, dict[str, str]]:
+    """The second table, by cell and heading."""
+    assert run(["compare", "digits", "--from", str(results), "--markdown", "--mechanism", str(picture)]) == 0
+    lines = [line.strip("| ") for line in capsys.readouterr().out.splitlines()]
+    first = next(number for number, line in enumerate(lines) if "C^H lowered" in line)
+    headings = lines[first].split(" | ")
+    rows = [dict(zip(headings, line.split(" | "), strict=False)) for line in lines[first + 2 :]]
+    return {row["cell"].strip("`"): row for row in rows}
+
+
+@pytest.mark.parametrize("method", PAIRS)
+def test_a_row_holds_what_the_runs_measured(
+    method: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = told(results, capsys, tmp_path / "a.png")[f"{method}-l2i-40"]
+    ours, theirs = rows_of(results, f"{method}-l2i"), rows_of(results, method)
+    assert [len(run) for run in ours] == [3, 3]
+    first, last = (mean(run[look]["outer_ratio_raw"] for run in ours) for look in (0, -1))
+    assert row["‖g_outer‖/‖g_base‖"] == f"{first:.2g} → {last:.2g}"
+    fell = [look["c_h_after"] < look["c_h_before"] for run in ours for look in run]
+    assert row["C^H lowered"] == f"{100 * sum(fell) / 6:.0f} %"
+    assert row["labels wrong (%)"] == f"{mean(run[-1]['imputed'] for run in ours):.1f}"
+    assert row["labels wrong (%), without L2I"] == f"{mean(run[-1]['imputed'] for run in theirs):.1f}"
+    if method == "fixmatch":
+        assert row["wrong below (%), without L2I"] == f"{mean(run[-1]['imputed_below'] for run in theirs):.1f}"
+
+
+def test_the_picture_has_every_pair_and_both_kinds_of_labels(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(results, capsys, picture := tmp_path / "new" / "mechanism.svg")
+    written = picture.read_text()
+    words = (*(f"{method}-l2i-40" for method in PAIRS), "before", "after", "with L2I", "below, without", "no threshold")
+    assert all(f"<!-- {word} -->" in written for word in words)
+
+
+def test_runs_that_were_not_probed_have_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep = ["--keep", str(tmp_path / "results"), "--out", str(tmp_path / "runs")]
+    assert run([*TRAINING, *CELLS[:2], *keep, "--change", *SMALL]) == 0
+    asked = ["compare", "digits", "--from", str(tmp_path / "results"), "--mechanism"]
+    for picture, message in (
+        ("a.gif", "must end in .png"),
+        (str(tmp_path / "a.png"), "train them with --change probe"),
+    ):
+        assert run([*asked, picture]) == 2
+        assert message in capsys.readouterr().err

@@ -266,7 +266,7 @@ FAST: dict[str, Any] = {  # FixMatch's optimizer on a schedule of ours, docs/res
 SHORT: dict[str, dict[str, Any]] = {  # a 128th of the paper's steps
     "mean-teacher": {"steps": 8192, "method.rampup": 3277},
     "mixmatch": {"steps": 8192, "method.rampup": 3277},
-    "fixmatch": {"steps": 8192, "batch.unlabeled": 128},  # FixMatch has 448
+    "fixmatch": {**FAST, "steps": 8192, "optim.warmup": 164, "batch.unlabeled": 128},  # FixMatch has 448
 }
 OUTER = {
     "fast": {"l2i.outer_unlabeled": 64, "l2i.outer_every": 8},
@@ -323,6 +323,8 @@ def expected(table: str, cell: Cell) -> dict[str, Any]:
         steps = IMAGENET_SL[cell.labels]
         found |= {"steps": steps, "optim.milestones": (steps // 4, steps // 2, 3 * steps // 4)}
     found |= UPDATES[cell.update] | {"": {}, "fast": FAST, "short": SHORT.get(cell.method, {})}[cell.budget]
+    if cell.budget and table == "cifar100":
+        found["optim.weight_decay"] = 0.001
     if cell.update == "off":
         return found
     found |= {**SHARED, "batch.holdout": HOLDOUT[table], **ABLATIONS[cell.ablation]}

@@ -1,5 +1,6 @@
 """What a run tells of its imputed labels, against labels counted by hand."""
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import nn
 from formats import write_faces
 from l2i import Run, Splits, Trainer, recipes, replace, train
 from l2i.data.augment import Augment
-from l2i.training.truth import COLUMNS, agreement
+from l2i.training.truth import COLUMNS, agreement, some_unlabeled
 
 COUNT = 300
 
@@ -25,21 +26,20 @@ def started(cell: str, **method: object) -> Trainer:
 
 
 def counted(trainer: Trainer, model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Confidence and whether the class is wrong, of the first unlabelled samples, one at a time."""
-    hidden = trainer.splits.unlabeled
-    model.eval()
+    """Confidence and whether the class is wrong, a mini-batch at a time, by a copy of the model."""
+    hidden, size, copied = trainer.splits.unlabeled, trainer.run.batch.unlabeled, copy.deepcopy(model)
+    rows = torch.randperm(len(hidden.y), generator=torch.Generator().manual_seed(0))[: COUNT // size * size]
     with torch.no_grad():
-        said = [model(trainer.splits.inputs(x.unsqueeze(0))).softmax(1).squeeze(0) for x in hidden.x[:COUNT]]
-    model.train()
-    found = torch.stack(said)
-    return found.max(1).values, found.argmax(1) != hidden.y[:COUNT]
+        said = [copied(trainer.splits.inputs(hidden.x[some])).softmax(1) for some in rows.split(size)]
+    found = torch.cat(said)
+    return found.max(1).values, found.argmax(1) != hidden.y[rows]
 
 
 def test_labels_above_and_below_the_threshold_are_counted_apart() -> None:
     trainer = started("digits/fixmatch-40", threshold=0.5)
     confidence, wrong = counted(trainer, trainer.model)
     above = confidence >= 0.5
-    assert 0 < int(above.sum()) < COUNT
+    assert 0 < int(above.sum()) < len(above)
     parts = (wrong, above, wrong[above], wrong[~above])
     wanted = [100 * float(p.double().mean()) for p in parts]
     wanted[1] /= 100
@@ -50,6 +50,26 @@ def test_a_teacher_is_asked_where_it_imputes() -> None:
     trainer = started("digits/mean-teacher-40")
     _, wrong = counted(trainer, trainer.teacher.model)
     assert agreement(trainer) == {"imputed": pytest.approx(100 * float(wrong.double().mean()))}
+
+
+def test_the_samples_are_of_all_classes_and_as_many_as_mini_batches_hold() -> None:
+    trainer = Trainer(replace(recipes.get("digits/fixmatch-40"), device="cpu"))
+    some, size = some_unlabeled(trainer, COUNT), trainer.run.batch.unlabeled
+    assert len(some.y) == COUNT // size * size and len(some_unlabeled(trainer, 1).y) == size
+    assert len(some.y.unique()) == 10 and bool((trainer.splits.unlabeled.y[:50] == 0).all())  # which are in order
+    assert bool((some.y == some_unlabeled(trainer, COUNT).y).all())
+
+
+def test_batch_norm_takes_the_statistics_of_each_mini_batch_and_moves_none() -> None:
+    net = {"name": "wide-resnet", "depth": 10, "width": 1}
+    trainer = Trainer(replace(recipes.get("digits/fixmatch-40"), device="cpu", model=net, probe=COUNT))
+    for t in range(3):
+        trainer.step(t)
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    _, wrong = counted(trainer, trainer.model)  # in training mode
+    assert agreement(trainer)["imputed"] == pytest.approx(100 * float(wrong.double().mean()))
+    assert all(bool((value == before[name]).all()) for name, value in trainer.model.state_dict().items())
+    assert all(module.training for module in trainer.model.modules())
 
 
 def test_a_mask_that_lets_nothing_through_leaves_no_number() -> None:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from l2i.bilevel.inner import still
 from l2i.data.split import Samples
-from l2i.training.evaluate import outputs_of
+from l2i.training.evaluate import chunks
 from l2i.training.trainer import Trainer
 
 COLUMNS = ("imputed", "above", "imputed_above", "imputed_below")
+SEED = 0  # of the samples that are looked at, the same ones at every look
 
 
 def agreement(trainer: Trainer) -> dict[str, float]:
-    """How many of the classes imputed for the first unlabelled samples are wrong, in per cent.
+    """How many of the classes imputed for some unlabelled samples are wrong, in per cent.
 
     Where the method masks: the share of labels above its threshold as well, and how many are wrong above and below it,
     no numbers where there are none. Nothing where the run probes nothing, or the truth is not known, as of one's own
-    data. What imputes is in evaluation mode and sees the samples as they are.
+    data.
     """
-    run, task, y = trainer.run, trainer.task, trainer.splits.unlabeled.y[: trainer.run.probe]
-    if not len(y) or not run.method.imputes or task.kind != "classification" or bool((y < 0).any()):
+    run, task = trainer.run, trainer.task
+    known = task.kind == "classification" and bool((trainer.splits.unlabeled.y >= 0).any())
+    if not run.probe or not run.method.imputes or not known:
         return {}
-    outputs, _ = of_unlabeled(trainer, trainer.gradients.imputer, run.probe)
+    outputs, y = of_unlabeled(trainer, trainer.gradients.imputer, run.probe)
     confidence, choice = task.label(outputs.double()).max(dim=1)
     wrong = 100 * (choice != y).double()
     threshold = getattr(run.method, "threshold", None) if run.method.masks else None
@@ -33,8 +40,40 @@ def agreement(trainer: Trainer) -> dict[str, float]:
     return {name: float(torch.mean(part)) for name, part in zip(COLUMNS, parts, strict=True)}
 
 
+def some_unlabeled(trainer: Trainer, count: int) -> Samples:
+    """Whole mini-batches of unlabelled samples, about `count`, drawn from all whose truth is known.
+
+    The first ones would not do: those of a benchmark are in the order of their classes.
+    """
+    hidden, size = trainer.splits.unlabeled, trainer.run.batch.unlabeled
+    rows = torch.arange(len(hidden.y))
+    if trainer.task.kind == "classification":
+        rows = rows[(hidden.y >= 0).cpu()]
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED))
+    return hidden.take(rows[order[: max(1, count // size) * size]].to(hidden.y.device))
+
+
 def of_unlabeled(trainer: Trainer, model: nn.Module, count: int) -> tuple[Tensor, Tensor]:
-    """A model's outputs for the first unlabelled samples, and their truth."""
-    hidden = trainer.splits.unlabeled
-    some = Samples(hidden.x[:count], hidden.y[:count])
-    return outputs_of(model, some, trainer.inputs, workers=trainer.run.data.workers), some.y
+    """A model's outputs for unlabelled samples as they are, and their truth.
+
+    Each mini-batch has its own BatchNorm statistics, as where a step imputes: running ones lag behind the model.
+    """
+    some, run = some_unlabeled(trainer, count), trainer.run
+    with own_statistics(model), torch.no_grad():
+        raws = chunks(some, run.batch.unlabeled, run.data.workers)
+        return torch.cat([model(trainer.inputs(raw)) for raw in raws]), some.y
+
+
+@contextmanager
+def own_statistics(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode but for BatchNorm, whose running statistics are neither used nor moved where it is trained."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    for module, training in modes.items():
+        module.training = training and isinstance(module, _BatchNorm)
+    try:
+        with still(model):
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

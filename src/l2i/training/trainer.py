@@ -29,6 +29,7 @@ from l2i.training.optim import Stepper
 from l2i.training.precision import Autocast, numerics, precision_of
 from l2i.training.record import Recorder, recorder_for
 from l2i.training.rehearse import rehearsed
+from l2i.training.settled import settle
 from l2i.training.state import belonging, fill, generators, part, set_generators
 from l2i.validate import validate
 
@@ -202,18 +203,18 @@ class Trainer:
 
     def outputs(self, told: Callable[[int], None] = lambda count: None) -> dict[str, Tensor]:
         """The averaged model's outputs on the validation and test samples, where there are any."""
+        settle(self)
         sets = {"validation": self.splits.validation, "test": self.splits.test}
         return {name: self.predict(s, told) for name, s in sets.items() if len(s.x)}
 
     def predict(self, samples: Samples, told: Callable[[int], None] = lambda count: None) -> Tensor:
         """The averaged model's outputs; each process looks at a part of the samples, and all get all outputs."""
         model, count, ranks = self.at_precision(self.teacher.model), len(samples.x), self.ranks
-        first, last = ranks.part(count)
-        split = count >= ranks.size
-        mine = Samples(samples.x[first:last], samples.y[first:last]) if split else samples
+        mine, split = slice(*ranks.part(count)), count >= ranks.size
+        samples = Samples(samples.x[mine], samples.y[mine]) if split else samples
         with numerics(self.precision, self.device):
             found = outputs_of(
-                model, mine, self.inputs, workers=self.run.data.workers, told=lambda done: told(done * ranks.size)
+                model, samples, self.inputs, workers=self.run.data.workers, told=lambda done: told(done * ranks.size)
             )
             return ranks.gathered(found, count) if split else found
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from l2i.bilevel.inner import still
 from l2i.data.split import Samples
 from l2i.training.evaluate import chunks
+from l2i.training.settled import norms_alone
 from l2i.training.trainer import Trainer
 
 COLUMNS = ("imputed", "above", "imputed_above", "imputed_below")
@@ -59,21 +56,6 @@ def of_unlabeled(trainer: Trainer, model: nn.Module, count: int) -> tuple[Tensor
     Each mini-batch has its own BatchNorm statistics, as where a step imputes: running ones lag behind the model.
     """
     some, run = some_unlabeled(trainer, count), trainer.run
-    with own_statistics(model), torch.no_grad():
+    with norms_alone(model), still(model), torch.no_grad():
         raws = chunks(some, run.batch.unlabeled, run.data.workers)
         return torch.cat([model(trainer.inputs(raw)) for raw in raws]), some.y
-
-
-@contextmanager
-def own_statistics(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode but for BatchNorm, whose running statistics are neither used nor moved where it is trained."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    for module, training in modes.items():
-        module.training = training and isinstance(module, _BatchNorm)
-    try:
-        with still(model):
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

@@ -1,0 +1,64 @@
+"""BatchNorm statistics of the averaged model itself, taken anew before it is looked at (docs/results.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from l2i.bilevel.inner import moving_layers
+from l2i.data.split import Samples
+from l2i.training.evaluate import chunks
+from l2i.training.precision import numerics
+
+if TYPE_CHECKING:
+    from l2i.training.trainer import Trainer
+
+SAMPLES, BATCH = 2048, 256  # of the training set, and of them at a time
+SEED = 0  # which ones, the same at every look
+
+
+def settle(trainer: Trainer) -> None:
+    """Give the averaged model statistics of its own, where the run asks for it, in place of the model's.
+
+    Those are of the weights as they were, one step after the other, and not of their average: while a rate stays high
+    the two are far apart. Steps are not touched by it: the next one copies the model's statistics again.
+    """
+    if trainer.run.optim.ema_statistics == "copied" or not moving_layers(trainer.teacher.model):
+        return
+    model, raws = trainer.at_precision(trainer.teacher.model), chunks(seen(trainer), BATCH, trainer.run.data.workers)
+    with numerics(trainer.precision, trainer.device), norms_alone(trainer.teacher.model) as layers, torch.no_grad():
+        for count, raw in enumerate(raws, start=1):
+            for layer in layers:
+                layer.momentum = 1 / count  # so that all mini-batches count alike
+            first, last = trainer.ranks.part(len(raw))
+            model(trainer.inputs(raw[first:last]))
+
+
+def seen(trainer: Trainer) -> Samples:
+    """Samples that the run learns from: unlabelled ones, or labelled ones where the method passes no others."""
+    source = trainer.splits.unlabeled if trainer.run.method.views else trainer.splits.labeled
+    order = torch.randperm(len(source.y), generator=torch.Generator().manual_seed(SEED))[:SAMPLES]
+    whole = len(order) // BATCH * BATCH or len(order)  # a few that are left over would count as much as a mini-batch
+    return source.take(order[:whole].to(source.y.device))
+
+
+@contextmanager
+def norms_alone(model: nn.Module) -> Iterator[list[_BatchNorm]]:
+    """The model in evaluation mode but for the BatchNorm that is trained, whose layers it gives; then as it was."""
+    layers, modes = moving_layers(model), {module: module.training for module in model.modules()}
+    momenta = [layer.momentum for layer in layers]
+    model.eval()
+    for layer in layers:
+        layer.training = True
+    try:
+        yield layers
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum

@@ -1,0 +1,85 @@
+"""The averaged model's own BatchNorm statistics, against means taken by hand, and the run beside them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from l2i import Run, Trainer, recipes, replace, train
+from l2i.training.load import evaluate_run
+from l2i.training.settled import BATCH, SAMPLES, seen, settle
+
+COUNTED = ("running_mean", "running_var", "num_batches_tracked")
+NET = {"name": "wide-resnet", "depth": 10, "width": 1}
+
+
+def run_of(cell: str = "digits/mean-teacher-40", statistics: str = "own", **changes: Any) -> Run:
+    optim = {"ema_statistics": statistics, "ema_decay": 0.9}
+    return replace(recipes.get(cell), device="cpu", precision="float64", model=NET, optim=optim, **changes)
+
+
+def started(run: Run) -> Trainer:
+    trainer = Trainer(run)
+    for t in range(4):
+        trainer.step(t)
+    return trainer
+
+
+def test_they_are_the_means_over_mini_batches_of_the_averaged_model() -> None:
+    trainer = started(run_of())
+    model, inputs = trainer.teacher.model, trainer.inputs(seen(trainer).x)
+    met: list[Tensor] = []
+    layer = next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d))
+    handle = layer.register_forward_pre_hook(lambda _, args: met.append(args[0].detach()))
+    with torch.no_grad():
+        for part in inputs.split(BATCH):
+            model(part)  # in training mode: each with its own statistics
+    handle.remove()
+    settle(trainer)
+    assert len(met) == len(inputs) // BATCH > 1
+    means = torch.stack([x.mean((0, 2, 3)) for x in met]).mean(0)
+    variances = torch.stack([x.var((0, 2, 3)) for x in met]).mean(0)
+    torch.testing.assert_close(layer.running_mean, means)
+    torch.testing.assert_close(layer.running_var, variances)
+
+
+def test_modes_and_momenta_are_left_as_they_were_and_a_layer_in_evaluation_mode_too() -> None:
+    trainer = started(run_of())
+    layers = [m for m in trainer.teacher.model.modules() if isinstance(m, nn.BatchNorm2d)]
+    layers[0].eval()
+    kept = [(m.training, m.momentum) for m in layers]
+    still = layers[0].running_mean
+    assert still is not None
+    before = still.clone()
+    settle(trainer)
+    assert [(m.training, m.momentum) for m in layers] == kept and bool((before == still).all())
+
+
+def test_unlabelled_samples_serve_and_labelled_ones_where_there_are_no_others() -> None:
+    with_views, without = (Trainer(run_of(cell)) for cell in ("digits/mean-teacher-40", "digits/sl-40"))
+    count = len(with_views.splits.unlabeled.y)
+    assert len(seen(with_views).y) == min(SAMPLES, count // BATCH * BATCH)
+    assert len(seen(without).y) == len(without.splits.labeled.y) == 40
+
+
+def test_steps_do_not_notice(tmp_path: Path) -> None:
+    ends = {}
+    for statistics in ("copied", "own"):
+        run = run_of(statistics=statistics, steps=6, eval_every=2, save_every=3, out=str(tmp_path / statistics))
+        train(run, quiet=True)
+        ends[statistics] = load_file(tmp_path / statistics / "checkpoints" / "0000000006.safetensors")
+    differing = {n for n, value in ends["own"].items() if not torch.equal(value, ends["copied"][n])}
+    assert differing and all(n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing)
+
+
+def test_a_runs_checkpoint_has_the_statistics_that_it_was_evaluated_with(tmp_path: Path) -> None:
+    """And evaluating it again gives the same figures."""
+    out = tmp_path / "run"
+    result = train(run_of(steps=6, eval_every=3, out=str(out)), quiet=True)
+    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    found = evaluate_run(str(out))
+    assert found["test"]["error (%)"] == pytest.approx(last["test"]) == result.figure

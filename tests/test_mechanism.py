@@ -1,6 +1,7 @@
 """`l2i compare --mechanism`: what imputing did on the way, from the files of probed runs."""
 
 import json
+import shutil
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from l2i.cli import run
+from l2i.training.truth import COLUMNS as LABELS
 
 PAIRS = ("fixmatch", "mean-teacher")
 CELLS = [f"{method}{mark}-40" for method in PAIRS for mark in ("", "-l2i")]
@@ -64,13 +66,26 @@ def test_the_picture_has_every_pair_and_both_kinds_of_labels(
     assert all(f"<!-- {word} -->" in written for word in words)
 
 
+def test_runs_without_looks_at_their_labels_tell_of_their_costs(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = shutil.copytree(results, tmp_path / "results")
+    for path in changed.glob("digits/*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [{name: value for name, value in row.items() if name not in LABELS} for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    row = told(changed, capsys, tmp_path / "a.svg")["fixmatch-l2i-40"]
+    assert row["C^H lowered"].endswith("%") and not [name for name in row if "wrong" in name]
+    assert "<!-- not measured -->" in (tmp_path / "a.svg").read_text()
+
+
 def test_runs_that_were_not_probed_have_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep = ["--keep", str(tmp_path / "results"), "--out", str(tmp_path / "runs")]
     assert run([*TRAINING, *CELLS[:2], *keep, "--change", *SMALL]) == 0
     asked = ["compare", "digits", "--from", str(tmp_path / "results"), "--mechanism"]
     for picture, message in (
         ("a.gif", "must end in .png"),
-        (str(tmp_path / "a.png"), "train them with --change probe"),
+        (str(tmp_path / "a.png"), "train both with --change probe"),
     ):
         assert run([*asked, picture]) == 2
         assert message in capsys.readouterr().err

@@ -24,7 +24,7 @@ from l2i.statistic import with_error
 from l2i.tabular import Columns, print_table
 from l2i.training.build import placed
 from l2i.training.checkpoint import write_whole
-from l2i.training.folder import check, folder_of, read_result
+from l2i.training.folder import Result, check, folder_of, read_result
 
 UNITS = {"seconds": 1.0, "minutes": MINUTE}
 OPTIONAL = ("paper", "Δ same time", "Δ control")  # columns that are left out where no line has any
@@ -106,7 +106,7 @@ def notes(lines: list[Line], given: dict[str, float]) -> list[str]:
         )
     beside = max(result.at_once for result in results)
     found.append(f"{unit(lines)}: of a run, on average{f', {beside} side by side' if beside > 1 else ''}.")
-    found += [f"{r.name}: with {told}, which is not the recipe's." for r in results if (told := departure(r))]
+    found += departures(results)
     found += [budget(x) for x in lines if x.paper and x.paper_steps and (x.own_budget or x.steps != x.paper_steps)]
     marked = {line.name: line.paper for line in lines} | {name: figures().get(name) for name in given}
     found += [f"* {name}: {figure.note}." for name, figure in marked.items() if figure and figure.note]
@@ -114,6 +114,15 @@ def notes(lines: list[Line], given: dict[str, float]) -> list[str]:
     versions = [f"torch {r.versions['torch']}, l2i {r.versions['l2i']}" for r in results]
     found += [f"On {r.hardware}, {r.precision}; {told}." for r, told in zip(results, versions, strict=True)]
     return list(dict.fromkeys(found))  # each once
+
+
+def departures(results: list[Result]) -> list[str]:
+    """What is not as the recipes have it, each once, with the cells that it is said of."""
+    said: dict[str, dict[str, None]] = {}
+    for result in results:
+        if told := departure(result):
+            said.setdefault(told, {})[result.name] = None
+    return [f"{', '.join(names)}: with {told}, which is not the recipe's." for told, names in said.items()]
 
 
 def doubts(line: Line) -> list[str]:

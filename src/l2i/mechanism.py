@@ -47,11 +47,11 @@ def pairs_of(table: Table, lines: Sequence[Line], options: CompareOptions) -> li
             for each in (line, line.same_steps)
             if each is not None
         ]
-        if all(run for runs in both for run in runs):
+        if all(both[0]):
             found.append(Pair(line.name, *both))
     if not found:
         raise InputError(
-            "no cell with L2I and its baseline were both probed, so --mechanism has nothing to tell; train them with "
+            "no cell with L2I beside its baseline was probed, so --mechanism has nothing to tell; train both with "
             "--change probe=1000"
         )
     return found
@@ -59,7 +59,7 @@ def pairs_of(table: Table, lines: Sequence[Line], options: CompareOptions) -> li
 
 def looks(rows: list[Row]) -> list[Row]:
     """The evaluations at which a run was probed."""
-    return [row for row in rows if row.get("imputed") is not None]
+    return [row for row in rows if row.get("imputed") is not None or row.get("c_h_before") is not None]
 
 
 def course(pairs: list[Pair]) -> Columns:
@@ -79,7 +79,7 @@ def course(pairs: list[Pair]) -> Columns:
 
 def at(runs: Runs, column: str, look: int) -> float | None:
     """The mean over runs at one of their looks, where all have the column."""
-    found = [run[look].get(column) for run in runs]
+    found = [run[look].get(column) if run else None for run in runs]
     return None if any(value is None for value in found) else mean(value for value in found if value is not None)
 
 
@@ -126,8 +126,9 @@ def drawn(pairs: list[Pair], path: Path) -> Path:
             axes.grid(alpha=0.3)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=7)
-        if not column[3].lines:
-            column[3].text(0.5, 0.5, "no threshold", ha="center", va="center", transform=column[3].transAxes)
+        for axes, missing in ((column[2], "not measured"), (column[3], "no threshold")):
+            if not axes.lines:
+                axes.text(0.5, 0.5, missing, ha="center", va="center", transform=axes.transAxes)
     headings = (
         "C^H around an outer update",
         RAW,

@@ -1,5 +1,6 @@
 """The probe against steps taken by hand, and the run beside it."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from formats import write_faces
 from l2i import Run, Trainer, recipes, replace, train
@@ -88,9 +89,11 @@ def test_after_is_the_step_that_the_run_takes_and_before_the_step_without_its_up
         test = trainer.splits.test.take(torch.arange(50))
         assert held is not None
         assert isinstance(test.x, Tensor)
-        trainer.model.eval()
+        model = copy.deepcopy(trainer.model).eval()
+        for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d | nn.BatchNorm1d)):
+            norm.train()
         with torch.no_grad():
-            costs = [trainer.task.loss(trainer.model(x), y) for x, y in (held, (trainer.inputs(test.x), test.y))]
+            costs = [trainer.task.loss(model(x), y) for x, y in (held, (trainer.inputs(test.x), test.y))]
         assert [float(cost) for cost in costs] == [found[f"c_h_{when}"], found[f"test_cost_{when}"]]
     assert found["c_h_before"] != found["c_h_after"]
 

@@ -36,7 +36,7 @@ def short(run: Run) -> Run:
     if run.method.name == "fixmatch":
         outer = {} if run.l2i.outer_update == "off" else {"outer_unlabeled": OUTER}
         run = replace(run, optim=falling(run), l2i=outer)
-    return replace(run, optim={"ema_statistics": "own"})
+    return run
 
 
 def falling(run: Run) -> Optim:
@@ -79,7 +79,6 @@ BUDGETS = {
         {
             "steps": "ours: a 128th of the paper's 1,048,576",
             "probe": "ours",
-            "optim.ema_statistics": "ours: a short run's averaged weights are far from the model's; docs/results.md",
             "optim.name": "the paper's; FixMatch's code for FixMatch, where the paper has Adam for CIFAR-10",
             "optim.lr": "the paper's; for FixMatch ours, twice its own",
             "optim.schedule": "the paper's; for FixMatch ours",

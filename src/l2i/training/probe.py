@@ -11,6 +11,7 @@ from torch import Tensor
 from l2i.batch import Batch, Params
 from l2i.data.split import Samples
 from l2i.training.evaluate import outputs_of
+from l2i.training.settled import outputs_in_training
 from l2i.training.trainer import Trainer
 
 T = TypeVar("T")
@@ -20,8 +21,8 @@ COLUMNS = ("c_h_before", "c_h_after", "test_cost_before", "test_cost_after")
 def probe(trainer: Trainer, step: int) -> dict[str, float]:
     """C^H and the cost of the first test samples after one more step from here, before and after its outer update.
 
-    Nothing where the run asks for none, or has no outer update. The model is in evaluation mode, so that neither
-    dropout nor the statistics of a batch hide what the update does.
+    Nothing where the run asks for none, or has no outer update. There is no dropout to hide what the update does, and
+    samples are normalised among themselves, as in training: running statistics hardly move in a step.
     """
     if trainer.outer is None or not trainer.run.probe:
         return {}
@@ -66,7 +67,7 @@ def holdout_cost(trainer: Trainer, batch: Batch) -> float:
     """C^H of the model on the batch's hold-out samples, those of all processes."""
     assert batch.holdout is not None
     held = Samples(*batch.holdout)
-    outputs = outputs_of(trainer.network, held, lambda views: views)
+    outputs = outputs_in_training(trainer.network, held, lambda views: views)
     return float(trainer.ranks.mean(trainer.task.loss(outputs, held.y)))
 
 
@@ -76,5 +77,5 @@ def cost_on_test(trainer: Trainer) -> float:
     if not len(test.x):
         return math.nan
     samples = Samples(test.x[:count], test.y[:count])
-    outputs = outputs_of(trainer.network, samples, trainer.inputs, workers=trainer.run.data.workers)
+    outputs = outputs_in_training(trainer.network, samples, trainer.inputs, workers=trainer.run.data.workers)
     return float(trainer.task.loss(outputs, trainer.task.encode(samples.y)))

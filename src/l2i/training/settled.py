@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from l2i.bilevel.inner import moving_layers
+from l2i.bilevel.inner import moving_layers, still
 from l2i.data.split import Samples
 from l2i.training.evaluate import chunks
 from l2i.training.precision import numerics
@@ -37,6 +37,18 @@ def settle(trainer: Trainer) -> None:
                 layer.momentum = 1 / count  # so that all mini-batches count alike
             first, last = trainer.ranks.part(len(raw))
             model(trainer.inputs(raw[first:last]))
+
+
+@torch.no_grad()
+def outputs_in_training(
+    model: nn.Module, samples: Samples, inputs: Callable[[Tensor], Tensor], *, size: int = BATCH, workers: int = 0
+) -> Tensor:
+    """A model's outputs, `size` samples at a time with BatchNorm statistics of their own, none of which it keeps.
+
+    So a step sees them, but for dropout; the running statistics of a model under way lag behind it.
+    """
+    with norms_alone(model), still(model):
+        return torch.cat([model(inputs(raw)) for raw in chunks(samples, size, workers)])
 
 
 def seen(trainer: Trainer) -> Samples:

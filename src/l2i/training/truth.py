@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from l2i.bilevel.inner import still
 from l2i.data.split import Samples
-from l2i.training.evaluate import chunks
-from l2i.training.settled import norms_alone
+from l2i.training.settled import outputs_in_training
 from l2i.training.trainer import Trainer
 
 COLUMNS = ("imputed", "above", "imputed_above", "imputed_below")
@@ -53,9 +51,8 @@ def some_unlabeled(trainer: Trainer, count: int) -> Samples:
 def of_unlabeled(trainer: Trainer, model: nn.Module, count: int) -> tuple[Tensor, Tensor]:
     """A model's outputs for unlabelled samples as they are, and their truth.
 
-    Each mini-batch has its own BatchNorm statistics, as where a step imputes: running ones lag behind the model.
+    Each mini-batch has its own BatchNorm statistics, as where a step imputes.
     """
     some, run = some_unlabeled(trainer, count), trainer.run
-    with norms_alone(model), still(model), torch.no_grad():
-        raws = chunks(some, run.batch.unlabeled, run.data.workers)
-        return torch.cat([model(trainer.inputs(raw)) for raw in raws]), some.y
+    size, workers = run.batch.unlabeled, run.data.workers
+    return outputs_in_training(model, some, trainer.inputs, size=size, workers=workers), some.y

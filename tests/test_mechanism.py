@@ -62,7 +62,14 @@ def test_the_picture_has_every_pair_and_both_kinds_of_labels(
 ) -> None:
     told(results, capsys, picture := tmp_path / "new" / "mechanism.svg")
     written = picture.read_text()
-    words = (*(f"{method}-l2i-40" for method in PAIRS), "before", "after", "with L2I", "below, without", "no threshold")
+    words = (
+        *(f"{method}-l2i-40" for method in PAIRS),
+        "before",
+        "after",
+        "with L2I",
+        "below, without",
+        "nothing to show",
+    )
     assert all(f"<!-- {word} -->" in written for word in words)
 
 
@@ -76,7 +83,8 @@ def test_runs_without_looks_at_their_labels_tell_of_their_costs(
         path.write_text("".join(json.dumps(row) + "\n" for row in kept))
     row = told(changed, capsys, tmp_path / "a.svg")["fixmatch-l2i-40"]
     assert row["C^H lowered"].endswith("%") and not [name for name in row if "wrong" in name]
-    assert "<!-- not measured -->" in (tmp_path / "a.svg").read_text()
+    written = (tmp_path / "a.svg").read_text()
+    assert "<!-- C^H around an outer update -->" in written and "imputed labels" not in written
 
 
 def test_runs_that_were_not_probed_have_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,12 +104,17 @@ def figure_of(curves: dict[str, list[Curve]]) -> Figure:
 
 
 def spread(errors: list[float], axes: Axes) -> None:
-    """A logarithmic axis, in plain numbers, for errors of which the last would else lie flat."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
-
+    """A logarithmic axis for errors of which the last would else lie flat."""
     known = [error for error in errors if math.isfinite(error)]
     if known and 0 < WIDE * min(known) <= max(known):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        logarithmic(axes)
+
+
+def logarithmic(axes: Axes) -> None:
+    """Upwards by its logarithm, with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

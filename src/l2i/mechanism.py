@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
-from l2i.curves import evaluations
+from l2i.curves import evaluations, logarithmic
 from l2i.errors import InputError
 from l2i.lines import Line, short
 from l2i.options import CompareOptions
@@ -26,8 +26,21 @@ READING = (
     "labels wrong: imputed classes of unlabelled samples against the hidden truth, at the end; above and below: the "
     "method's threshold.",
 )
-OURS, THEIRS = "C0", "C7"
 Runs = list[list[Row]]  # the looks of each run
+Lines = dict[str, tuple[str, str, str | None]]  # whose runs: color, style, label
+BOTH: Lines = {"ours": ("C0", "-", "with L2I"), "theirs": ("C7", "-", "without")}
+PANELS: dict[str, dict[str, Lines]] = {
+    "C^H around an outer update": {
+        "c_h_before": {"ours": ("C1", "-", "before")},
+        "c_h_after": {"ours": ("C0", "--", "after")},
+    },
+    RAW: {"outer_ratio_raw": {"ours": ("C0", "-", None)}},
+    "imputed labels wrong (%)": {"imputed": BOTH},
+    "wrong above and below\nthe threshold (%)": {
+        "imputed_above": {"ours": ("C0", "-", "above, with L2I"), "theirs": ("C7", "-", "above, without")},
+        "imputed_below": {"ours": ("C0", "--", "below, with L2I"), "theirs": ("C7", "--", "below, without")},
+    },
+}
 
 
 class Pair(NamedTuple):
@@ -108,53 +121,41 @@ def beside(pairs: list[Pair], heading: str, column: str, *, scale: float = 1) ->
 
 
 def drawn(pairs: list[Pair], path: Path) -> Path:
-    """A column a cell: C^H around an update, gradients, imputed labels, and those above and below the threshold."""
+    """A column a cell, a row a panel that any of them has something for."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.2 + 2.9 * len(pairs), 9.5), layout="constrained")
-    grid = figure.subplots(4, len(pairs), squeeze=False, sharex="col")
-    for column, pair in zip(grid.T, pairs, strict=True):
-        costs(column[0], pair)
-        over_steps(column[1], pair.ours, "outer_ratio_raw", OURS, "-", "")
-        column[1].set_yscale("log")
-        for runs, color, name in ((pair.ours, OURS, "with L2I"), (pair.theirs, THEIRS, "without")):
-            over_steps(column[2], runs, "imputed", color, "-", name)
-            over_steps(column[3], runs, "imputed_above", color, "-", f"above, {name}")
-            over_steps(column[3], runs, "imputed_below", color, "--", f"below, {name}")
-        column[3].set_xlabel("step")
-        for axes in column:
-            axes.grid(alpha=0.3)
-            if axes.get_legend_handles_labels()[0]:
-                axes.legend(fontsize=7)
-        for axes, missing in ((column[2], "not measured"), (column[3], "no threshold")):
-            if not axes.lines:
-                axes.text(0.5, 0.5, missing, ha="center", va="center", transform=axes.transAxes)
-    headings = (
-        "C^H around an outer update",
-        RAW,
-        "imputed labels wrong (%)",
-        "wrong above and below\nthe threshold (%)",
-    )
-    for axes, heading in zip(grid[:, 0], headings, strict=True):
-        axes.set_ylabel(heading)
+    panels = {
+        heading: panel
+        for heading, panel in PANELS.items()
+        if any(row.get(column) is not None for pair in pairs for run in pair.ours for row in run for column in panel)
+    }
+    figure = Figure(figsize=(1.2 + 2.9 * len(pairs), 0.6 + 2.3 * len(panels)), layout="constrained")
+    grid = figure.subplots(len(panels), len(pairs), squeeze=False, sharex="col")
+    for pair, axes in zip(pairs, grid.T, strict=True):
+        axes[0].set_title(short(pair.name), fontsize=9)
+        axes[-1].set_xlabel("step")
+        for each, (heading, panel) in zip(axes, panels.items(), strict=True):
+            draw_panel(each, pair, panel, log="%" not in heading)
+    for each, heading in zip(grid[:, 0], panels, strict=True):
+        each.set_ylabel(heading, fontsize=9)
     figure.savefig(path, dpi=100)
     return path
 
 
-def costs(axes: Axes, pair: Pair) -> None:
-    """C^H after one more step, without its outer update and with it."""
-    axes.set_title(short(pair.name), fontsize=9)
-    over_steps(axes, pair.ours, "c_h_before", "C1", "-", "before")
-    over_steps(axes, pair.ours, "c_h_after", OURS, "--", "after")
-    if axes.lines:
-        axes.set_yscale("log")
-
-
-def over_steps(axes: Axes, runs: Runs, column: str, color: str, style: str, label: str) -> None:
-    """A column of each run, those of a kind alike."""
-    for index, run in enumerate(runs):
-        points = [(row["step"], row[column]) for row in run if row.get(column) is not None]
-        if points:
-            axes.plot(
-                *zip(*points, strict=True), style, color=color, marker=".", label=None if index else label or None
-            )
+def draw_panel(axes: Axes, pair: Pair, panel: dict[str, Lines], *, log: bool) -> None:
+    """The lines of a panel, of each run one; those of a kind alike."""
+    for column, lines in panel.items():
+        for which, (color, style, label) in lines.items():
+            for index, run in enumerate(getattr(pair, which)):
+                points = [(row["step"], row[column]) for row in run if row.get(column) is not None]
+                if points:
+                    shown = None if index else label
+                    axes.plot(*zip(*points, strict=True), style, color=color, marker=".", label=shown)
+    axes.grid(alpha=0.3)
+    if not axes.lines:
+        axes.text(0.5, 0.5, "nothing to show", ha="center", va="center", transform=axes.transAxes)
+        return
+    if log:
+        logarithmic(axes)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)

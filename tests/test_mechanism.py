@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from l2i.cli import run
+from l2i.mechanism import looks
+from l2i.training.log import Row
 from l2i.training.truth import COLUMNS as LABELS
 
 PAIRS = ("fixmatch", "mean-teacher")
@@ -50,11 +52,24 @@ def test_a_row_holds_what_the_runs_measured(
     first, last = (mean(run[look]["outer_ratio_raw"] for run in ours) for look in (0, -1))
     assert row["‖g_outer‖/‖g_base‖"] == f"{first:.2g} → {last:.2g}"
     fell = [look["c_h_after"] < look["c_h_before"] for run in ours for look in run]
+    assert row["C^H"] == " → ".join(f"{mean(run[look]['c_h'] for run in ours):.2g}" for look in (0, -1))
     assert row["C^H lowered"] == f"{100 * sum(fell) / 6:.0f} %"
     assert row["labels wrong (%)"] == f"{mean(run[-1]['imputed'] for run in ours):.1f}"
     assert row["labels wrong (%), without L2I"] == f"{mean(run[-1]['imputed'] for run in theirs):.1f}"
     if method == "fixmatch":
         assert row["wrong below (%), without L2I"] == f"{mean(run[-1]['imputed_below'] for run in theirs):.1f}"
+
+
+def test_means_are_over_all_steps_since_the_look_before() -> None:
+    """Rows in between are of few steps, as those of the evaluations at the end."""
+    rows: list[Row] = [
+        {"step": 10, "c_h": 4.0, "imputed": 1.0},
+        {"step": 18, "c_h": 2.0, "outer_ratio_raw": None},
+        {"step": 20, "c_h": 1.0, "outer_ratio_raw": 0.5, "imputed": 1.0},
+    ]
+    first, second = looks(rows)
+    assert (first["c_h"], first["outer_ratio_raw"]) == (4.0, None)
+    assert (second["c_h"], second["outer_ratio_raw"]) == (pytest.approx((8 * 2 + 2 * 1) / 10), 0.5)
 
 
 def test_the_picture_has_every_pair_and_both_kinds_of_labels(
@@ -90,6 +105,8 @@ def test_runs_without_looks_at_their_labels_tell_of_their_costs(
 def test_runs_that_were_not_probed_have_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep = ["--keep", str(tmp_path / "results"), "--out", str(tmp_path / "runs")]
     assert run([*TRAINING, *CELLS[:2], *keep, "--change", *SMALL]) == 0
+    assert run([*TRAINING, *CELLS[:2], "--out", str(tmp_path / "new"), "--mechanism", str(tmp_path / "a.png")]) == 2
+    assert "both probed" in capsys.readouterr().err and not (tmp_path / "new").exists()
     asked = ["compare", "digits", "--from", str(tmp_path / "results"), "--mechanism"]
     for picture, message in (
         ("a.gif", "must end in .png"),

@@ -8,6 +8,7 @@ from statistics import mean
 import pytest
 
 from l2i.cli import run
+from l2i.mechanism import looks
 from l2i.statistic import with_error
 from l2i.training.evaluate import curve, final_figure
 from l2i.training.log import rows_of
@@ -103,6 +104,31 @@ def test_statistics_of_its_own_are_what_the_page_says_of_them() -> None:
     for name, rows in zip(("statistics copied", "its own"), both, strict=True):
         errors = [f"{row['test']:.1f}" for row in rows if row["step"] % 150 == 0]
         assert f"| {name} | {' | '.join(errors)} |" in PAGE.splitlines()
+
+
+def mean_at(cell: str, look: int, column: str) -> float:
+    runs = [looks(rows_of((TEN / f"{cell}-short-seed{seed}.jsonl").read_bytes())) for seed in (0, 1)]
+    return mean(float(run[look][column] or 0) for run in runs)
+
+
+def test_what_is_said_of_the_course_is_that_of_the_files() -> None:
+    teacher, fixmatch, page = "mean-teacher-l2i-250", "fixmatch-l2i-250", told()
+    held = [[f"{mean_at(cell, look, 'c_h'):.2g}" for cell in (teacher, fixmatch)] for look in (0, 1, -1)]
+    assert (
+        f"it is {held[0][0]} with mean teacher and {held[0][1]} with FixMatch, over the second {held[1][0]} and" in page
+    )
+    assert f"over the last {held[2][0]} and {held[2][1]};" in page
+    ratios = [[mean_at(cell, look, "outer_ratio_raw") for cell in (teacher, fixmatch)] for look in (0, -1)]
+    shares = [" and ".join(f"{100 * ratio:.2g}" for ratio in pair) for pair in ratios]
+    longer = " and ".join(f"{0.3 / ratio:.0f}" for ratio in ratios[1])
+    assert f"from {shares[0]} % of g_base to {shares[1]} %, and the rule then makes it {longer} times as long" in page
+    ahead = [mean_at(f"{m}-l2i-paper-250", look, "c_h") for look in (0, -1) for m in ("mean-teacher", "fixmatch")]
+    assert f"its C^H is {ahead[0]:.0f} with mean teacher and {ahead[1]:.0f} with FixMatch" in page
+    assert f"and {ahead[2]:.0f} and {ahead[3]:.0f} over the last" in page
+    exact = [f"{mean_at('mean-teacher-l2i-250-exact', look, 'outer_ratio_raw'):.2g}" for look in (0, -1)]
+    assert f"g_outer is {exact[0]} times g_base at first, and {exact[1]} at the end" in page
+    small = [gain(SMALL, "mean-teacher-l2i-250", "mean-teacher-250"), gain(COPIED, "fixmatch-l2i-250", "fixmatch-250")]
+    assert f"there ({small[0]} and {small[1].replace('-', '−')}, one seed)" in page
 
 
 @pytest.mark.parametrize(("asked", "table"), [(asked, table) for asked, _, table in MECHANISM.findall(PAGE)])

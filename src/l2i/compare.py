@@ -47,6 +47,8 @@ def kept_lines(table: Table, options: CompareOptions) -> list[Line]:
 def train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]]:
     """The results of each cell, and of each baseline given as much time; baselines come first."""
     planned, kept = plan(table, options), keeping(table, options)
+    if options.mechanism is not None:
+        check_probed(table, planned)
     if kept is not None:
         for runs in planned.values():
             kept.those(runs)  # what does not fit is found before anything is trained
@@ -58,6 +60,16 @@ def train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]
             found[longer_of(cell, table)] = trained(as_long(table, cell, base, results, options), options, kept)
         found[cell] = results
     return found
+
+
+def check_probed(table: Table, planned: dict[str, list[Run]]) -> None:
+    """That there will be something to tell of imputing, before anything is trained."""
+    pairs = [(runs[0], planned[base][0]) for cell, runs in planned.items() if (base := table.baseline(cell)) in planned]
+    if not any(run.probe and base.probe for run, base in pairs):
+        raise InputError(
+            "--mechanism needs a cell with L2I beside its baseline, both probed; name both in --cells, and give "
+            "--change probe=1000"
+        )
 
 
 def keeping(table: Table, options: CompareOptions) -> Kept | None:

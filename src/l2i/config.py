@@ -178,9 +178,9 @@ class Run:
     """The figure of a run: the median or mean of the last 20 evaluations, or early stopping: the evaluation with the
     best validation figure."""
     probe: int = 0
-    """Test samples on which each evaluation also measures the cost before and after an outer update, and as many
-    unlabelled ones of a benchmark whose imputed labels it holds against the truth; 0 for none. Of the 20 more
-    evaluations at the end, the last one alone does."""
+    """Test samples on which each evaluation also measures the cost before and after an outer update; and about as many
+    unlabelled ones of a benchmark, in whole mini-batches, whose imputed labels it holds against the truth. 0 for none.
+    Not at the 20 more evaluations at the end, but for the last one."""
     data: Data = field(default_factory=Data)
     """Data set."""
     batch: Batches = field(default_factory=Batches)

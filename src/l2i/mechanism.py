@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 RAW = "‖g_outer‖/‖g_base‖"
 READING = (
-    "a → b: at the first look → at the end, means over seeds; a look is an evaluation of a probed run.",
-    f"{RAW}: as it came, before it is brought to ρ, a mean of the steps since the look before.",
+    "a → b: until the first look → from the last but one to the last, means over seeds and steps; a look is an "
+    "evaluation of a probed run.",
+    f"{RAW}: as it came, before it is brought to ρ.",
     "lowered: the share of looks at which one more step left a lower cost with its outer update than without.",
-    "labels wrong: imputed classes of unlabelled samples against the hidden truth, at the end; above and below: the "
-    "method's threshold.",
+    "labels wrong: imputed classes of unlabelled samples against the hidden truth, where looked at, at the end; above "
+    "and below: the method's threshold.",
 )
+MEANS = ("c_h", "outer_ratio_raw")  # columns that are means over steps
 Runs = list[list[Row]]  # the looks of each run
 Lines = dict[str, tuple[str, str, str | None]]  # whose runs: color, style, label
 BOTH: Lines = {"ours": ("C0", "-", "with L2I"), "theirs": ("C7", "-", "without")}
@@ -71,8 +73,22 @@ def pairs_of(table: Table, lines: Sequence[Line], options: CompareOptions) -> li
 
 
 def looks(rows: list[Row]) -> list[Row]:
-    """The evaluations at which a run was probed."""
-    return [row for row in rows if row.get("imputed") is not None or row.get("c_h_before") is not None]
+    """The evaluations at which a run was probed; means over steps are over all since the look before."""
+    found, since, last = [], list[tuple[float, Row]](), 0.0
+    for row in rows:
+        since.append((float(row["step"] or 0) - last, row))
+        last = float(row["step"] or 0)
+        if row.get("imputed") is not None or row.get("c_h_before") is not None:
+            found.append({**row, **{name: weighted(since, name) for name in MEANS}})
+            since = []
+    return found
+
+
+def weighted(rows: list[tuple[float, Row]], column: str) -> float | None:
+    """The mean of rows, each of which is one over so many steps."""
+    there = [(steps, row[column]) for steps, row in rows if row.get(column) is not None]
+    total = sum(steps for steps, _ in there)
+    return sum(steps * float(value or 0) for steps, value in there) / total if total else None
 
 
 def course(pairs: list[Pair]) -> Columns:
@@ -97,9 +113,9 @@ def at(runs: Runs, column: str, look: int) -> float | None:
 
 
 def from_to(runs: Runs, column: str) -> str:
-    """At the first look and at the last."""
+    """Until the first look, and until the last."""
     ends = [at(runs, column, look) for look in (0, -1)]
-    return " → ".join("–" if value is None else f"{value:.2g}" for value in ends)
+    return " → ".join("–" if value is None else f"{value:.2g}" if value < 100 else f"{value:.0f}" for value in ends)
 
 
 def lowered(runs: Runs, cost: str) -> str:

@@ -1,6 +1,7 @@
 """The averaged model's own BatchNorm statistics, against means taken by hand, and the run beside them."""
 
 import json
+from dataclasses import replace as replace_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from l2i import Run, Trainer, recipes, replace, train
-from l2i.training.load import evaluate_run
-from l2i.training.settled import BATCH, SAMPLES, seen, settle
+from l2i.data.split import Samples
+from l2i.ranks import ALONE
+from l2i.training.load import evaluate_run, load_whole
+from l2i.training.settled import BATCH, SAMPLES, outputs_in_training, seen, settle, shared
 
 COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 NET = {"name": "wide-resnet", "depth": 10, "width": 1}
@@ -77,9 +80,37 @@ def test_steps_do_not_notice(tmp_path: Path) -> None:
 
 
 def test_a_runs_checkpoint_has_the_statistics_that_it_was_evaluated_with(tmp_path: Path) -> None:
-    """And evaluating it again gives the same figures."""
+    """Whoever opens it needs no samples; evaluating it again gives the same figures."""
     out = tmp_path / "run"
     result = train(run_of(steps=6, eval_every=3, out=str(out)), quiet=True)
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    found = evaluate_run(str(out))
-    assert found["test"]["error (%)"] == pytest.approx(last["test"]) == result.figure
+    loaded = load_whole(out).trainer
+    test = loaded.splits.test
+    assert float(loaded.task.figure(loaded.predict(test), test.y)) == pytest.approx(last["test"])
+    assert evaluate_run(str(out))["test"]["error (%)"] == pytest.approx(last["test"]) == result.figure
+
+
+def test_a_checkpoint_between_evaluations_has_them_too(tmp_path: Path) -> None:
+    train(run_of(steps=6, eval_every=6, save_every=4, out=str(tmp_path / "run")), quiet=True)
+    kept = load_file(tmp_path / "run" / "checkpoints" / "0000000004.safetensors")
+    trainer = started(run_of(steps=6))  # of which it takes four
+    settle(trainer)
+    for name, value in trainer.teacher.model.state_dict().items():
+        torch.testing.assert_close(kept[f"teacher.{name}"], value)
+
+
+def test_parts_of_processes_are_even_and_none_is_empty() -> None:
+    raw = torch.arange(7)
+    parts = [shared(raw, replace_dataclass(ALONE, index=index, size=3)) for index in range(3)]
+    assert [part.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
+    assert shared(raw[:2], replace_dataclass(ALONE, index=2, size=3)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (3, [3]), (9, [9]), (11, [6, 5])])
+def test_no_sample_is_normalised_alone(count: int, sizes: list[int]) -> None:
+    met: list[int] = []
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    model[1].register_forward_pre_hook(lambda _, args: met.append(len(args[0])))
+    samples = Samples(torch.randn(count, 2), torch.zeros(count))
+    assert outputs_in_training(model, samples, lambda x: x, size=5).shape == (count, 2)
+    assert met == sizes

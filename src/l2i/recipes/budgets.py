@@ -86,6 +86,7 @@ BUDGETS = {
             "optim.weight_decay": "the paper's; FixMatch's code for FixMatch on CIFAR-10",
             "batch.unlabeled": "as many as labelled; FixMatch twice as many, for speed: its paper has 7 times as many",
             "l2i.outer_unlabeled": "ours, for speed",
+            "l2i.eta": "released code: 50·lr on sums over batch and classes, lr being the paper's, also for FixMatch",
         },
     ),
 }

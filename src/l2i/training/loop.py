@@ -23,6 +23,7 @@ from l2i.training.log import Bar, Row
 from l2i.training.optim import rate_factor
 from l2i.training.pace import Pace
 from l2i.training.probe import probe
+from l2i.training.settled import settle
 from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
 from l2i.training.truth import agreement
@@ -122,6 +123,7 @@ class Training:
             self.bar.show(self.evaluate(step))
         if step % self.run.save_every == 0 or step == self.run.steps or stop:
             with self.pace.beside_steps():
+                settle(self.trainer)  # what is kept is what would be evaluated
                 self.book.save(step, self.trainer.state(), self.about(step))
         if step == self.run.steps or stop:
             with self.pace.beside_steps():

@@ -12,7 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from l2i.bilevel.inner import moving_layers, still
 from l2i.data.split import Samples
-from l2i.training.evaluate import chunks
+from l2i.ranks import Ranks
+from l2i.training.evaluate import chunks, outputs_of
 from l2i.training.precision import numerics
 
 if TYPE_CHECKING:
@@ -35,20 +36,30 @@ def settle(trainer: Trainer) -> None:
         for count, raw in enumerate(raws, start=1):
             for layer in layers:
                 layer.momentum = 1 / count  # so that all mini-batches count alike
-            first, last = trainer.ranks.part(len(raw))
-            model(trainer.inputs(raw[first:last]))
+            model(trainer.inputs(shared(raw, trainer.ranks)))
+
+
+def shared(raw: Tensor, ranks: Ranks) -> Tensor:
+    """A process's part of some samples, as many as each other's; all of them where they are too few to share."""
+    even = len(raw) // ranks.size * ranks.size
+    return raw[slice(*ranks.part(even))] if even else raw
 
 
 @torch.no_grad()
 def outputs_in_training(
     model: nn.Module, samples: Samples, inputs: Callable[[Tensor], Tensor], *, size: int = BATCH, workers: int = 0
 ) -> Tensor:
-    """A model's outputs, `size` samples at a time with BatchNorm statistics of their own, none of which it keeps.
+    """A model's outputs, about `size` samples at a time with BatchNorm statistics of their own, none of which it keeps.
 
-    So a step sees them, but for dropout; the running statistics of a model under way lag behind it.
+    So a step sees them, but for dropout; the running statistics of a model under way lag behind it. A sample alone has
+    no statistics, and is seen with the running ones.
     """
+    count = len(samples.y)
+    if count < 2:
+        return outputs_of(model, samples, inputs, workers=workers)
+    each = -(-count // max(1, count // size))  # none is left over, to be normalised among a few
     with norms_alone(model), still(model):
-        return torch.cat([model(inputs(raw)) for raw in chunks(samples, size, workers)])
+        return torch.cat([model(inputs(raw)) for raw in chunks(samples, each, workers)])
 
 
 def seen(trainer: Trainer) -> Samples:

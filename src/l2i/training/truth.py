@@ -51,7 +51,8 @@ def some_unlabeled(trainer: Trainer, count: int) -> Samples:
 def of_unlabeled(trainer: Trainer, model: nn.Module, count: int) -> tuple[Tensor, Tensor]:
     """A model's outputs for unlabelled samples as they are, and their truth.
 
-    Each mini-batch has its own BatchNorm statistics, as where a step imputes.
+    Each mini-batch has its own BatchNorm statistics, as where a step imputes; a method that passes all samples in one
+    forward has them from more than these.
     """
     some, run = some_unlabeled(trainer, count), trainer.run
     size, workers = run.batch.unlabeled, run.data.workers

@@ -62,6 +62,7 @@ def cases() -> dict[str, Run]:
     for name in ("uda-base", "normed-O-last"):
         found[f"{name}-one-forward"] = replace(found[name], method={"one_forward": True})
     found["normed-teacher"] = replace(found["mean-teacher-O"], model={"name": "conv", "width": 4})
+    found["normed-settled"] = replace(found["normed-teacher"], optim={"ema_statistics": "own"})
     weak = Augment(shift=2, flip=True)
     found["tracked"] = digits("mean-teacher", **OUTER["base"])
     found["odd-norms"] = digits("fixmatch", **OUTER["O-exact-paper"])

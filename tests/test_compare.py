@@ -13,7 +13,7 @@ from l2i.lines import Line, lines_of
 from l2i.options import CompareOptions, Place
 from l2i.recipes.cells import Cell
 from l2i.statistic import with_error
-from l2i.tabular import markdown
+from l2i.tabular import markdown, rows_of
 from l2i.training.folder import Result
 
 
@@ -146,7 +146,9 @@ def test_l2i_and_its_ablations_are_set_against_their_control() -> None:
     figures = {"mean-teacher-91": 10.0, "mean-teacher-l2i-91": 8.0, "mean-teacher-l2i-paper-91": 7.0}
     figures |= {"mean-teacher-l2i-91-exact": 6.0, "mean-teacher-l2i-91-control": 9.0}
     found = {f"aflw/{cell}": results(f"aflw/{cell}", {0: figure}) for cell, figure in figures.items()}
-    rows = [line.strip("| ").split(" | ") for line in markdown(for_page(lines_of(table, found), {})).splitlines()]
+    rows = [
+        line.strip("| ").split(" | ") for line in markdown(rows_of(for_page(lines_of(table, found), {}))).splitlines()
+    ]
     assert rows[0] == ["cell", "error (%)", "paper", "Δ same steps", "Δ control", "seeds", "steps", "minutes a run"]
     assert [row[3:5] for row in rows[2:]] == [
         ["", ""],

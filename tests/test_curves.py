@@ -83,6 +83,7 @@ def test_what_cannot_be_drawn_is_said(results: Path, tmp_path: Path, capsys: pyt
         (None, str(tmp_path / "file" / "curve.png"), "cannot be a folder (File exists); give another --plot"),
         ('{"step": 2, "test": null, "validation": 1.0}', str(tmp_path / "a.png"), "has no test errors to draw"),
         ("damaged", str(tmp_path / "a.png"), "a run's evaluations, cannot be read"),
+        ('{"step": 2, "test": "5", "validation": 1.0}', str(tmp_path / "a.png"), "evaluations, cannot be read"),
     ):
         if change is not None:
             rows.write_text(change)

@@ -105,7 +105,8 @@ def test_runs_without_looks_at_their_labels_tell_of_their_costs(
 def test_runs_that_were_not_probed_have_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep = ["--keep", str(tmp_path / "results"), "--out", str(tmp_path / "runs")]
     assert run([*TRAINING, *CELLS[:2], *keep, "--change", *SMALL]) == 0
-    assert run([*TRAINING, *CELLS[:2], "--out", str(tmp_path / "new"), "--mechanism", str(tmp_path / "a.png")]) == 2
+    new = ["--out", str(tmp_path / "new"), "--keep", str(tmp_path / "new"), "--mechanism", str(tmp_path / "a.png")]
+    assert run([*TRAINING, *CELLS[:2], *new]) == 2
     assert "both probed" in capsys.readouterr().err and not (tmp_path / "new").exists()
     asked = ["compare", "digits", "--from", str(tmp_path / "results"), "--mechanism"]
     for picture, message in (

@@ -46,9 +46,10 @@ def kept_lines(table: Table, options: CompareOptions) -> list[Line]:
 
 def train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]]:
     """The results of each cell, and of each baseline given as much time; baselines come first."""
-    planned, kept = plan(table, options), keeping(table, options)
+    planned = plan(table, options)
     if options.mechanism is not None:
         check_probed(table, planned)
+    kept = keeping(table, options)
     if kept is not None:
         for runs in planned.values():
             kept.those(runs)  # what does not fit is found before anything is trained

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from l2i import recipes
+from l2i.arguments import print_exactly
 from l2i.compare import plan
 from l2i.config import Run
 from l2i.curves import MINUTE, draw
@@ -17,11 +18,11 @@ from l2i.errors import InputError
 from l2i.kept import kept_in, references
 from l2i.kept_settings import departure
 from l2i.lines import Line, short
-from l2i.mechanism import READING, course, drawn, pairs_of
+from l2i.mechanism import READING, Pair, course, drawn, pairs_of
 from l2i.options import CompareOptions
 from l2i.recipes.cells import figures
 from l2i.statistic import with_error
-from l2i.tabular import Columns, print_table
+from l2i.tabular import Columns, markdown, print_whole, rendered, rows_of
 from l2i.training.build import placed
 from l2i.training.checkpoint import write_whole
 from l2i.training.folder import Result, check, folder_of, read_result
@@ -70,8 +71,11 @@ def for_page(lines: list[Line], given: dict[str, float]) -> Columns:
 def report(table: str, lines: list[Line], options: CompareOptions) -> None:
     """Print the table, and keep that of runs as JSON beside them."""
     given = references(recipes.table(table), options)
-    shown, title = (for_page(lines, given), "") if options.markdown else told(table, lines, given)
-    print_table(shown, title, as_markdown=options.markdown)
+    if options.markdown:
+        print_exactly(markdown(rows_of(for_page(lines, given))))
+    else:
+        shown, title = told(table, lines, given)
+        print_whole(rendered(rows_of(shown), title=title))
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
     for line in notes(lines, given):
         console.print(line)
@@ -83,11 +87,19 @@ def report(table: str, lines: list[Line], options: CompareOptions) -> None:
     if options.plot is not None:
         console.print(f"Drawn in {draw(recipes.table(table), lines, options)}.")
     if options.mechanism is not None:
-        pairs = pairs_of(recipes.table(table), lines, options)
-        print_table(course(pairs), f"{table}: what imputing does on the way", as_markdown=options.markdown)
-        for line in READING:
-            console.print(line)
-        console.print(f"Drawn in {drawn(pairs, Path(options.mechanism))}.")
+        report_mechanism(table, pairs_of(recipes.table(table), lines, options), options, console)
+
+
+def report_mechanism(table: str, pairs: list[Pair], options: CompareOptions, console: Console) -> None:
+    """Print what imputing did on the way, and draw it."""
+    rows = rows_of(course(pairs))
+    if options.markdown:
+        print_exactly(markdown(rows))
+    else:
+        print_whole(rendered(rows, title=f"{table}: what imputing does on the way"))
+    for line in READING:
+        console.print(line)
+    console.print(f"Drawn in {drawn(pairs, Path(options.mechanism or ''))}.")
 
 
 def notes(lines: list[Line], given: dict[str, float]) -> list[str]:

@@ -68,10 +68,11 @@ def evaluations(table: Table, name: str, result: Result, options: CompareOptions
         path = Path(options.out) / f"{name.replace('/', '-')}-seed{result.seed}" / "metrics.jsonl"
     try:
         rows = rows_of(plain_file(path).read_bytes())
-        [float(row["test"]) for row in rows if row["test"] is not None]
+        if not all(row["test"] is None or isinstance(row["test"], int | float) for row in rows):
+            raise ValueError("a figure that is no number")
+        return rows
     except DAMAGED:
         raise InputError(f"{path}, a run's evaluations, cannot be read; restore it, or draw nothing") from None
-    return rows
 
 
 def curve(table: Table, name: str, result: Result, options: CompareOptions) -> Curve:

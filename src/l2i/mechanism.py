@@ -1,4 +1,4 @@
-"""What imputing does on the way, in the probed runs of a table: costs, gradients, imputed labels against the truth."""
+"""What imputing does on the way, in the probed runs of a table (figure «Effect of update on labels», and more)."""
 
 from __future__ import annotations
 

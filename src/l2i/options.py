@@ -46,7 +46,7 @@ class CompareOptions:
     """Say what would be trained, and train nothing."""
     keep: str | None = None
     """Folder to copy each run's result and metrics to once it is done, as TABLE/CELL-seedN.json and .jsonl.
-    Runs whose results are there already are not trained, but taken as they are, whatever --change says."""
+    Runs whose results are there already are not trained; results of other steps or settings are refused."""
     from_: Annotated[str | None, flag("from")] = None
     """Train nothing: print the table of the results that such a folder holds, over as many seeds as there are."""
     markdown: bool = False

@@ -7,18 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from l2i.bench.cases import Case
 from l2i.bench.floor import Ceilings, Work
 from l2i.bench.saving import Saving
 from l2i.bench.timing import Memory, Times
+from l2i.tabular import print_whole, rendered
 from l2i.training.folder import hardware, versions
 
-WIDEST = 300  # characters
 NONE = "–"
+NAMES = ("group", "variant", "network")
 HEADINGS = ("batch", "ms", "× base", "images/s", "samples/s", "MiB", "× base", "host µs", "floor ms", "of floor")
 FAR = 1.5
 UNREST = f"some blocks of the same steps took more than {FAR} times as long as others"
@@ -131,9 +130,7 @@ class Report:
 
     def print(self) -> None:
         """The table, whole however narrow the terminal, and what one has to know to read it."""
-        shown = rendered(self.cases)
-        width = Console(highlight=False, width=WIDEST).measure(shown).maximum
-        Console(highlight=False, width=width).print(shown)
+        print_whole(rendered(rows_of(self.cases), left=NAMES))
         console = Console(highlight=False, soft_wrap=True)
         for name, meaning in DEFINITIONS.items():
             console.print(f"{name.replace('_per_second', '/s').replace('ratio', '× base')}: {meaning}.")
@@ -171,30 +168,29 @@ def restless(case: Figures) -> bool:
     return case.ms_max > FAR * case.ms_min
 
 
-def rendered(cases: list[Figures]) -> Table:
-    """The table as a person reads it."""
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("group", "variant", "network"):
-        shown.add_column(heading, no_wrap=True)
-    for heading in HEADINGS:
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for case in cases:
-        shown.add_row(
-            case.group,
-            case.variant,
-            case.network,
-            f"{case.batch.labeled}+{case.batch.unlabeled}",
-            f"{case.ms:.2f}",
-            told(case.ratio, ".2f"),
-            told(case.images_per_second, ",.0f"),
-            f"{case.samples_per_second:,.0f}",
-            told(case.memory_mib.peak, ",.0f"),
-            told(case.memory_ratio, ".2f"),
-            told(case.host_us, ",.0f"),
-            f"{case.floor_ms:.3f}",
-            f"{100 * case.share:.1f} %",
-        )
-    return shown
+def rows_of(cases: list[Figures]) -> list[tuple[str, ...]]:
+    """The table, its headings first."""
+    return [
+        (*NAMES, *HEADINGS),
+        *(
+            (
+                case.group,
+                case.variant,
+                case.network,
+                f"{case.batch.labeled}+{case.batch.unlabeled}",
+                f"{case.ms:.2f}",
+                told(case.ratio, ".2f"),
+                told(case.images_per_second, ",.0f"),
+                f"{case.samples_per_second:,.0f}",
+                told(case.memory_mib.peak, ",.0f"),
+                told(case.memory_ratio, ".2f"),
+                told(case.host_us, ",.0f"),
+                f"{case.floor_ms:.3f}",
+                f"{100 * case.share:.1f} %",
+            )
+            for case in cases
+        ),
+    ]
 
 
 def told(value: float | None, form: str) -> str:

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from l2i.mechanism import lowered
 from l2i.statistic import with_error
 from l2i.study.course import nearest
 from l2i.study.found import WITHOUT, Figures, Found, by_seed, differences, in_percent, over, told
 from l2i.study.problems import ARMS, TRIALS, TUNING, WATCHED, Arm
 from l2i.study.settings import GROUPS, SETTINGS
 from l2i.study.trial import Line
+from l2i.tabular import markdown, print_whole, rendered
 
 NAMES: dict[Arm, str] = {
     "baseline": "baseline",
@@ -25,7 +25,6 @@ NAMES: dict[Arm, str] = {
 }
 AGAINST: dict[str, Arm] = {"Δ same steps": "baseline", "Δ same time": "longer", "Δ control": "control"}
 NONE = "–"
-WIDEST = 400  # characters
 EARLY = 0.1  # share of the steps at which the course is shown, beside its end
 
 Row = Sequence[str]
@@ -170,7 +169,7 @@ def watched(each: Found, lines: list[Line]) -> Iterator[str]:
     yield both(lines, "outer_ratio_raw", lambda value: f"{value:.2g}")
     yield both(lines, "imputed", lambda value: f"{value:.{digits}f}")
     for cost in ("c_h", "test_cost"):
-        yield lowered([record for line in lines for record in line["course"]], cost)
+        yield lowered([line["course"] for line in lines], cost)
 
 
 def both(lines: list[Line], name: str, written: Callable[[float], str]) -> str:
@@ -185,20 +184,9 @@ def early(line: Line) -> Line:
     return records[nearest(records, EARLY * line["steps"])]
 
 
-def lowered(records: list[Line], cost: str) -> str:
-    """How often an outer update lowered a cost."""
-    pairs = [(r[f"{cost}_before"], r[f"{cost}_after"]) for r in records if f"{cost}_before" in r]
-    return f"{100 * mean(after < before for before, after in pairs):.0f} %" if pairs else NONE
-
-
 def as_markdown(sheet: Sheet, folder: str) -> str:
     """The block of docs/study.md, with the comments that it stands between."""
-    tables = []
-    for headings, *rows in sheet.tables:
-        named = headings[0] == "problem"
-        lines = [headings, *((f"`{row[0]}`" if named else row[0], *row[1:]) for row in rows)]
-        written = [f"| {' | '.join(row)} |\n" for row in lines]
-        tables.append("".join([written[0], "|" + "---|" * len(headings) + "\n", *written[1:]]))
+    tables = [markdown(rows, code=rows[0][0] == "problem") for rows in sheet.tables]
     start = f"<!-- l2i study --from {folder} --markdown: {sheet.part} -->"
     return "\n".join([f"{start}\n{sheet.title}\n", *tables]) + "<!-- end -->\n"
 
@@ -206,11 +194,5 @@ def as_markdown(sheet: Sheet, folder: str) -> str:
 def show(sheet: Sheet) -> None:
     """Print the tables as a person reads them."""
     Console(highlight=False, markup=False, soft_wrap=True).print(f"{sheet.part}: {sheet.title}")
-    for headings, *rows in sheet.tables:
-        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for heading in headings:
-            shown.add_column(heading, justify="left" if heading in (headings[0], "arm") else "right", no_wrap=True)
-        for row in rows:
-            shown.add_row(*row)
-        width = Console(highlight=False, markup=False, width=WIDEST).measure(shown).maximum  # no figure is cut off
-        Console(highlight=False, markup=False, width=width).print(shown)
+    for rows in sheet.tables:
+        print_whole(rendered(rows, left=("arm",)))

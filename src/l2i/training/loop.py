@@ -21,9 +21,9 @@ from l2i.training.evaluate import curve, definition, final_figure, is_evaluated
 from l2i.training.folder import Result
 from l2i.training.log import Bar, Row
 from l2i.training.optim import rate_factor
+from l2i.training.own_statistics import renew_statistics
 from l2i.training.pace import Pace
 from l2i.training.probe import probe
-from l2i.training.settled import settle
 from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
 from l2i.training.truth import agreement
@@ -123,7 +123,7 @@ class Training:
             self.bar.show(self.evaluate(step))
         if step % self.run.save_every == 0 or step == self.run.steps or stop:
             with self.pace.beside_steps():
-                settle(self.trainer)  # what is kept is what would be evaluated
+                renew_statistics(self.trainer)  # what is kept is what would be evaluated
                 self.book.save(step, self.trainer.state(), self.about(step))
         if step == self.run.steps or stop:
             with self.pace.beside_steps():

@@ -11,7 +11,7 @@ from torch import Tensor
 from l2i.batch import Batch, Params
 from l2i.data.split import Samples
 from l2i.training.evaluate import outputs_of
-from l2i.training.settled import outputs_in_training
+from l2i.training.own_statistics import outputs_in_training
 from l2i.training.trainer import Trainer
 
 T = TypeVar("T")

@@ -26,10 +26,10 @@ from l2i.training.gradients import Gradients, HeldGradient
 from l2i.training.measured import measured
 from l2i.training.meter import Meter
 from l2i.training.optim import Stepper
+from l2i.training.own_statistics import renew_statistics
 from l2i.training.precision import Autocast, numerics, precision_of
 from l2i.training.record import Recorder, recorder_for
 from l2i.training.rehearse import rehearsed
-from l2i.training.settled import settle
 from l2i.training.state import belonging, fill, generators, part, set_generators
 from l2i.validate import validate
 
@@ -203,7 +203,7 @@ class Trainer:
 
     def outputs(self, told: Callable[[int], None] = lambda count: None) -> dict[str, Tensor]:
         """The averaged model's outputs on the validation and test samples, where there are any."""
-        settle(self)
+        renew_statistics(self)
         sets = {"validation": self.splits.validation, "test": self.splits.test}
         return {name: self.predict(s, told) for name, s in sets.items() if len(s.x)}
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from l2i.data.split import Samples
-from l2i.training.settled import outputs_in_training
+from l2i.training.own_statistics import outputs_in_training
 from l2i.training.trainer import Trainer
 
 COLUMNS = ("imputed", "above", "imputed_above", "imputed_below")

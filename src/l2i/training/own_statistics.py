@@ -1,4 +1,4 @@
-"""BatchNorm statistics of the averaged model itself, taken anew before it is looked at (docs/results.md)."""
+"""BatchNorm statistics of the averaged model itself, in place of those of the model (design: docs/results.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLES, BATCH = 2048, 256  # of the training set, and of them at a time
 SEED = 0  # which ones, the same at every look
 
 
-def settle(trainer: Trainer) -> None:
+def renew_statistics(trainer: Trainer) -> None:
     """Give the averaged model statistics of its own, where the run asks for it, in place of the model's.
 
     Those are of the weights as they were, one step after the other, and not of their average: while a rate stays high

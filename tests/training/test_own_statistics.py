@@ -14,7 +14,7 @@ from l2i import Run, Trainer, recipes, replace, train
 from l2i.data.split import Samples
 from l2i.ranks import ALONE
 from l2i.training.load import evaluate_run, load_whole
-from l2i.training.settled import BATCH, SAMPLES, outputs_in_training, seen, settle, shared
+from l2i.training.own_statistics import BATCH, SAMPLES, outputs_in_training, renew_statistics, seen, shared
 
 COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 NET = {"name": "wide-resnet", "depth": 10, "width": 1}
@@ -42,7 +42,7 @@ def test_they_are_the_means_over_mini_batches_of_the_averaged_model() -> None:
         for part in inputs.split(BATCH):
             model(part)  # in training mode: each with its own statistics
     handle.remove()
-    settle(trainer)
+    renew_statistics(trainer)
     assert len(met) == len(inputs) // BATCH > 1
     means = torch.stack([x.mean((0, 2, 3)) for x in met]).mean(0)
     variances = torch.stack([x.var((0, 2, 3)) for x in met]).mean(0)
@@ -58,7 +58,7 @@ def test_modes_and_momenta_are_left_as_they_were_and_a_layer_in_evaluation_mode_
     still = layers[0].running_mean
     assert still is not None
     before = still.clone()
-    settle(trainer)
+    renew_statistics(trainer)
     assert [(m.training, m.momentum) for m in layers] == kept and bool((before == still).all())
 
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_between_evaluations_has_them_too(tmp_path: Path) -> None:
     train(run_of(steps=6, eval_every=6, save_every=4, out=str(tmp_path / "run")), quiet=True)
     kept = load_file(tmp_path / "run" / "checkpoints" / "0000000004.safetensors")
     trainer = started(run_of(steps=6))  # of which it takes four
-    settle(trainer)
+    renew_statistics(trainer)
     for name, value in trainer.teacher.model.state_dict().items():
         torch.testing.assert_close(kept[f"teacher.{name}"], value)
 

@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RAW = "‖g_outer‖/‖g_base‖"
+LOWERED = (
+    "by how much of it a cost was lower after one more step with its outer update than after the same step without, on "
+    "average, and at how many of the looks"
+)
 READING = (
     "a → b: until the first look → from the last but one to the last, means over seeds and steps; a look is an "
     "evaluation of a probed run.",
     f"{RAW}: as it came, before it is brought to ρ.",
-    "lowered: the share of looks at which one more step left a lower cost with its outer update than without.",
+    f"lowered: {LOWERED}.",
     "labels wrong: imputed classes of unlabelled samples against the hidden truth, where looked at, at the end; above "
     "and below: the method's threshold.",
 )
 MEANS = ("c_h", "outer_ratio_raw")  # columns that are means over steps
+COSTS = ("c_h", "test_cost")  # measured before and after an outer update
 Runs = list[list[Row]]  # the looks of each run
 Lines = dict[str, tuple[str, str, str | None]]  # whose runs: color, style, label
 BOTH: Lines = {"ours": ("C0", "-", "with L2I"), "theirs": ("C7", "-", "without")}
@@ -35,6 +40,10 @@ PANELS: dict[str, dict[str, Lines]] = {
     "C^H around an outer update": {
         "c_h_before": {"ours": ("C1", "-", "before")},
         "c_h_after": {"ours": ("C0", "--", "after")},
+    },
+    "change of a cost by\nan outer update (%)": {
+        "c_h_change": {"ours": ("C0", "-", "C^H")},
+        "test_cost_change": {"ours": ("C3", "-", "test cost")},
     },
     RAW: {"outer_ratio_raw": {"ours": ("C0", "-", None)}},
     "imputed labels wrong (%)": {"imputed": BOTH},
@@ -46,7 +55,7 @@ PANELS: dict[str, dict[str, Lines]] = {
 
 
 class Pair(NamedTuple):
-    """The looks of a cell's runs with L2I, and of its baseline's."""
+    """The looks of a cell's runs with L2I, and of its baseline's, of the seeds that both have."""
 
     name: str
     ours: Runs
@@ -56,13 +65,15 @@ class Pair(NamedTuple):
 def pairs_of(table: Table, lines: Sequence[Line], options: CompareOptions) -> list[Pair]:
     """Of all lines with L2I whose runs were probed."""
     found = []
-    for line in (line for line in lines if line.same_steps is not None):
+    for line in lines:
+        if line.same_steps is None:
+            continue
+        shared = {result.seed for result in line.results} & {result.seed for result in line.same_steps.results}
         both = [
-            [looks(evaluations(table, each.name, result, options)) for result in each.results]
+            [looks(evaluations(table, each.name, result, options)) for result in each.results if result.seed in shared]
             for each in (line, line.same_steps)
-            if each is not None
         ]
-        if all(both[0]):
+        if both[0] and all(both[0]):
             found.append(Pair(line.name, *both))
     if not found:
         raise InputError(
@@ -79,9 +90,16 @@ def looks(rows: list[Row]) -> list[Row]:
         since.append((float(row["step"] or 0) - last, row))
         last = float(row["step"] or 0)
         if row.get("imputed") is not None or row.get("c_h_before") is not None:
-            found.append({**row, **{name: weighted(since, name) for name in MEANS}})
+            changes = {f"{cost}_change": change(row, cost) for cost in COSTS}
+            found.append({**row, **{name: weighted(since, name) for name in MEANS}, **changes})
             since = []
     return found
+
+
+def change(row: Row, cost: str) -> float | None:
+    """What an outer update does to a cost, in per cent of it."""
+    before, after = row.get(f"{cost}_before"), row.get(f"{cost}_after")
+    return 100 * (float(after) / float(before) - 1) if before and after is not None else None
 
 
 def weighted(rows: list[tuple[float, Row]], column: str) -> float | None:
@@ -119,10 +137,9 @@ def from_to(runs: Runs, column: str) -> str:
 
 
 def lowered(runs: Runs, cost: str) -> str:
-    """How often a cost is lower after an outer update."""
-    pairs = [(row.get(f"{cost}_before"), row.get(f"{cost}_after")) for run in runs for row in run]
-    told = [after < before for before, after in pairs if before is not None and after is not None]
-    return f"{100 * mean(told):.0f} %" if told else "–"
+    """By how much, and how often, a cost is lower after an outer update."""
+    told = [float(value) for run in runs for row in run if (value := change(row, cost)) is not None]
+    return f"by {-mean(told):.2g} %, at {100 * mean(value < 0 for value in told):.0f} %" if told else "–"
 
 
 def beside(pairs: list[Pair], heading: str, column: str, *, scale: float = 1) -> Columns:

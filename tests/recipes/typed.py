@@ -264,10 +264,11 @@ FAST: dict[str, Any] = {  # FixMatch's optimizer on a schedule of ours, docs/res
     "optim.schedule": "linear",
     "optim.warmup": 1331,
 }
+EIGHT = {"steps": 8192, "optim.ema_statistics": "own"}
 SHORT: dict[str, dict[str, Any]] = {  # a 128th of the paper's steps
-    "mean-teacher": {"steps": 8192, "method.rampup": 3277},
-    "mixmatch": {"steps": 8192, "method.rampup": 3277},
-    "fixmatch": {**FAST, "steps": 8192, "optim.warmup": 164, "batch.unlabeled": 128},  # FixMatch has 448
+    "mean-teacher": {**EIGHT, "method.rampup": 3277},
+    "mixmatch": {**EIGHT, "method.rampup": 3277},
+    "fixmatch": {**FAST, **EIGHT, "optim.warmup": 164, "batch.unlabeled": 128},  # FixMatch has 448
 }
 OUTER = {
     "fast": {"l2i.outer_unlabeled": 64, "l2i.outer_every": 8},

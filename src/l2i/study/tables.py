@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from l2i.mechanism import lowered
+from l2i.mechanism import LOWERED, lowered
 from l2i.statistic import with_error
 from l2i.study.course import nearest
 from l2i.study.found import WITHOUT, Figures, Found, by_seed, differences, in_percent, over, told
@@ -155,8 +155,7 @@ def course(found: list[Found]) -> Sheet:
                 rows.append((each.problem.name, NAMES[arm], *watched(each, lines), count))
     title = (
         "With the recipe's settings, means over seeds. a → b: after a tenth of the steps → at the end. The ratio of "
-        "the gradients is as it came, before ρ. Lowered: the share of looks, some ten a run, at which one more step "
-        "left a lower cost with its outer update than without."
+        f"the gradients is as it came, before ρ. Lowered: {LOWERED}, some ten a run."
     )
     return Sheet("course", title, [rows])
 

@@ -62,6 +62,15 @@ def test_the_test_samples_are_looked_at_where_there_is_no_validation_set(tmp_pat
     assert told(trained(tmp_path / "run", "digits/sl-40", **changes), "test samples are given one class")
 
 
+@pytest.mark.parametrize(("eta", "far"), [(100.0, True), (0.01, False)])
+def test_a_look_ahead_that_goes_too_far_is_found(eta: float, far: bool, tmp_path: Path) -> None:
+    result = trained(tmp_path / "run", "digits/mean-teacher-l2i-paper-40", l2i={"eta": eta})
+    last = rows_of((tmp_path / "run" / "metrics.jsonl").read_bytes())[-1]["c_h"]
+    assert last is not None and (last > 3 * np.log(10)) == far
+    words = "where guessing costs 2.3, so the outer step mends its own damage; lower l2i.eta"
+    assert any(words in warning for warning in result.warnings) == far
+
+
 def test_short_runs_are_not_judged(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", "digits/fixmatch-40", steps=90, method={"threshold": 0.99999}).warnings == []
 
@@ -162,3 +171,11 @@ def test_a_mask_is_judged_over_many_steps() -> None:
     assert alarms(open_rows, splits, 1020) == {}
     shut = [{**row, "step": 900, "mask": 0.3}, {**row, "step": 1020, "mask": 0.0, "top_class": None}]
     assert list(alarms(shut, splits, 1020)) == ["mask"]
+
+
+def test_hold_out_samples_may_be_costly_where_nothing_looks_ahead() -> None:
+    """A look-ahead is judged over the last tenth of the run; without one a run has other ways to be wrong."""
+    splits, rows = table(rare=0.5), [{"step": 800, "c_h": 90.0}, {"step": 990, "c_h": 1.0}, {"step": 1000, "c_h": 90.0}]
+    assert alarms(rows, splits, 1000) == {}
+    assert list(alarms(rows, splits, 1000, 1.5)) == ["ahead"]  # 190 steps at 1 and 10 at 90: 5.45
+    assert alarms(rows, splits, 1000, 2.0) == {}

@@ -14,7 +14,7 @@ from l2i import Run, Trainer, recipes, replace, train
 from l2i.data.split import Samples
 from l2i.ranks import ALONE
 from l2i.training.load import evaluate_run, load_whole
-from l2i.training.own_statistics import BATCH, SAMPLES, outputs_in_training, renew_statistics, seen, shared
+from l2i.training.own_statistics import BATCH, SAMPLES, SEED, outputs_in_training, renew_statistics, seen, shared
 
 COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 NET = {"name": "wide-resnet", "depth": 10, "width": 1}
@@ -34,16 +34,17 @@ def started(run: Run) -> Trainer:
 
 def test_they_are_the_means_over_mini_batches_of_the_averaged_model() -> None:
     trainer = started(run_of())
-    model, inputs = trainer.teacher.model, trainer.inputs(seen(trainer).x)
-    met: list[Tensor] = []
+    some = seen(trainer).x
+    assert isinstance(some, Tensor)
+    model, met, generator = trainer.teacher.model, list[Tensor](), torch.Generator().manual_seed(SEED)
     layer = next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d))
     handle = layer.register_forward_pre_hook(lambda _, args: met.append(args[0].detach()))
     with torch.no_grad():
-        for part in inputs.split(BATCH):
-            model(part)  # in training mode: each with its own statistics
+        for part in some.split(BATCH):
+            model(trainer.loader.viewed(part, trainer.run.data.weak, generator))  # each with its own statistics
     handle.remove()
     renew_statistics(trainer)
-    assert len(met) == len(inputs) // BATCH > 1
+    assert len(met) == SAMPLES // BATCH > 1
     means = torch.stack([x.mean((0, 2, 3)) for x in met]).mean(0)
     variances = torch.stack([x.var((0, 2, 3)) for x in met]).mean(0)
     torch.testing.assert_close(layer.running_mean, means)
@@ -63,10 +64,26 @@ def test_modes_and_momenta_are_left_as_they_were_and_a_layer_in_evaluation_mode_
 
 
 def test_unlabelled_samples_serve_and_labelled_ones_where_there_are_no_others() -> None:
-    with_views, without = (Trainer(run_of(cell)) for cell in ("digits/mean-teacher-40", "digits/sl-40"))
-    count = len(with_views.splits.unlabeled.y)
-    assert len(seen(with_views).y) == min(SAMPLES, count // BATCH * BATCH)
-    assert len(seen(without).y) == len(without.splits.labeled.y) == 40
+    """Each of them as often as any other, but for one."""
+    for cell, part in (("digits/mean-teacher-40", "unlabeled"), ("digits/sl-40", "labeled")):
+        trainer = Trainer(run_of(cell))
+        found, source = seen(trainer).x, getattr(trainer.splits, part).x
+        assert isinstance(found, Tensor) and len(found) == SAMPLES
+        times = (found[:, None].flatten(2) == source[None].flatten(2)).all(dim=2).sum(dim=0)
+        assert int(times.min()) >= 1 and int(times.max() - times.min()) <= 1
+
+
+@pytest.mark.parametrize("cell", ["digits/fixmatch-40", "digits/sl-40"])
+def test_they_have_the_spread_of_the_views_that_a_run_learns_from(cell: str) -> None:
+    """At an average of no memory they are those that the steps left; shifts of digits double the spread of a pixel."""
+    trainer = Trainer(replace(recipes.get(cell), device="cpu", optim={"ema_statistics": "own", "ema_decay": 0.0}))
+    for t in range(60):
+        trainer.step(t)
+    layers = [m for m in trainer.teacher.model.modules() if isinstance(m, nn.BatchNorm1d)]
+    steps = [m.running_var.sum() for m in layers if m.running_var is not None]
+    renew_statistics(trainer)
+    own = [m.running_var.sum() for m in layers if m.running_var is not None]
+    assert len(own) == 2 and all(0.8 < float(a / b) < 1.25 for a, b in zip(own, steps, strict=True))
 
 
 def test_steps_do_not_notice(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """What a run's evaluations say has gone wrong though every number is finite: outputs that do not depend on the input,
-and a confidence mask that lets nothing through, or one class alone.
+a confidence mask that lets nothing through, or one class alone, and a look-ahead that goes too far.
 
 Nothing here stops a run. All is read off the rows of metrics.jsonl, so a run that was cut raises the same alarms.
 """
@@ -15,13 +15,14 @@ from l2i.tasks import Task
 from l2i.training.log import Row
 
 SETTLED, STEPS = 0.2, 100  # of the run, and at least so many steps, before which nothing is said: all begins constant
-WINDOW = 0.1  # of the run, over which a mask is judged: at the end evaluations lie few steps apart
+WINDOW = 0.1  # of the run, over which steps are judged: at the end evaluations lie few steps apart
 SAME = 0.001  # share of samples given another class than the most frequent, under which outputs are constant
 FLAT = 0.01  # the same for regression: spread of the outputs / spread of the targets
 ROUNDING = 1e-6  # of a target, under which it does not vary
 OTHERS = 5  # samples of other classes than the most frequent that it takes to say so
 CLOSED = 0.001  # share of imputed labels that count, under which the mask lets nothing through
 OPEN = 0.1  # the same, from which one class alone is no beginning
+FAR = 3.0  # times the cost of guessing, above which C^H(θ*) tells of the look-ahead alone
 ADVICE = "lower optim.lr or method.weight, train longer, or look at the labels"
 
 
@@ -44,11 +45,15 @@ def watched(splits: Splits) -> str | None:
     return next((name for name in ("validation", "test") if len(getattr(splits, name).x)), None)
 
 
-def alarms(rows: Sequence[Row], splits: Splits, steps: int) -> dict[str, str]:
-    """What holds at the last evaluation of a run of so many `steps`: a sentence by kind of alarm."""
+def alarms(rows: Sequence[Row], splits: Splits, steps: int, guess: float | None = None) -> dict[str, str]:
+    """What holds at the last evaluation of a run of so many `steps`: a sentence by kind of alarm.
+
+    `guess` is what guessing costs, where the run looks ahead.
+    """
     if not rows or int(rows[-1]["step"] or 0) < max(STEPS, SETTLED * steps):
         return {}
     found = {"constant": constant(rows, splits), "mask": collapsed(rows, splits, steps)}
+    found |= {} if guess is None else {"ahead": overshooting(rows, steps, guess)}
     return {kind: sentence for kind, sentence in found.items() if sentence is not None}
 
 
@@ -90,19 +95,37 @@ def collapsed(rows: Sequence[Row], splits: Splits, steps: int) -> str | None:
 def judged(rows: Sequence[Row], steps: int) -> tuple[float | None, float]:
     """The share of imputed labels that counted in the last part of the run, and among these that of the top class.
 
-    A row tells of the steps since the row before. Each row has a top class of its own, so one that changes is taken
-    for one class.
+    Each row has a top class of its own, so one that changes is taken for one class.
     """
-    ends = [0, *(int(row["step"] or 0) for row in rows)]
     taken, through, of_top = 0, 0.0, 0.0
-    for begun, ended, row in zip(ends[:-1], ends[1:], rows, strict=True):
-        mask, length = row.get("mask"), ended - begun
-        if mask is None or ended <= ends[-1] - WINDOW * steps:
-            continue
+    for length, row in recent(rows, steps, "mask"):
+        mask = row["mask"] or 0.0
         taken += length
         through += length * mask
         of_top += length * mask * (row.get("top_class") or 0.0)
     return (through / taken if taken else None), (of_top / through if through else 0.0)
+
+
+def overshooting(rows: Sequence[Row], steps: int, guess: float) -> str | None:
+    """That the look-ahead leaves the hold-out samples far worse off than guessing."""
+    found = recent(rows, steps, "c_h")
+    cost = sum(length * (row["c_h"] or 0.0) for length, row in found) / max(1, sum(length for length, _ in found))
+    if cost <= FAR * guess:
+        return None
+    return (
+        f"after the look-ahead hold-out samples cost {cost:.3g}, where guessing costs {guess:.3g}, so the outer step "
+        "mends its own damage; lower l2i.eta, or take the default rule, which does not look ahead"
+    )
+
+
+def recent(rows: Sequence[Row], steps: int, column: str) -> list[tuple[int, Row]]:
+    """Rows of the last part of the run that have a column, and how many steps each tells of, since the row before."""
+    ends = [0, *(int(row["step"] or 0) for row in rows)]
+    return [
+        (ended - begun, row)
+        for begun, ended, row in zip(ends[:-1], ends[1:], rows, strict=True)
+        if row.get(column) is not None and ended > ends[-1] - WINDOW * steps
+    ]
 
 
 def shares(value: float) -> str:

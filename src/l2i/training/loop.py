@@ -185,11 +185,16 @@ class Training:
 
     def warn(self, step: int) -> None:
         """Say what has gone wrong since the last evaluation."""
-        found = alarms(self.book.rows, self.trainer.splits, self.run.steps)
+        found = self.alarms()
         for kind, sentence in found.items():
             if kind not in self.raised:
                 self.bar.say(f"warning, at step {step}: {sentence}")
         self.raised = found
+
+    def alarms(self) -> dict[str, str]:
+        """What is wrong now, by kind."""
+        guess = None if self.run.l2i.eta is None or self.trainer.outer is None else self.trainer.task.guess
+        return alarms(self.book.rows, self.trainer.splits, self.run.steps, guess)
 
     def probed(self, step: int) -> Row:
         """How right the imputed labels are, and what the next outer update does to the costs.
@@ -235,6 +240,6 @@ class Training:
             engine=self.trainer.engine,
             at_once=max(self.at_once, self.shared),
             processes=self.ranks.size,
-            warnings=[*self.leaks, *alarms(self.book.rows, self.trainer.splits, run.steps).values()],
+            warnings=[*self.leaks, *self.alarms().values()],
             settings=folders.settings_of(run),
         )

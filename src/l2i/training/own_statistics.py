@@ -19,30 +19,32 @@ from l2i.training.precision import numerics
 if TYPE_CHECKING:
     from l2i.training.trainer import Trainer
 
-SAMPLES, BATCH = 2048, 256  # of the training set, and of them at a time
-SEED = 0  # which ones, the same at every look
+SAMPLES, BATCH = 2048, 256  # of the training set, drawn again where it is smaller, and of them at a time
+SEED = 0  # which ones, and in which views, the same at every look
 
 
 def renew_statistics(trainer: Trainer) -> None:
     """Give the averaged model statistics of its own, where the run asks for it, in place of the model's.
 
     Those are of the weights as they were, one step after the other, and not of their average: while a rate stays high
-    the two are far apart. Steps are not touched by it: the next one copies the model's statistics again.
+    the two are far apart. Samples are seen in their weak views: a network that has learned from shifted images expects
+    the spread of those. Steps are not touched by it: the next one copies the model's statistics again.
     """
     if trainer.run.optim.ema_statistics == "copied" or not moving_layers(trainer.teacher.model):
         return
     model, raws = trainer.at_precision(trainer.teacher.model), chunks(seen(trainer), BATCH, trainer.run.data.workers)
+    generator = torch.Generator(trainer.device).manual_seed(SEED)
     with numerics(trainer.precision, trainer.device), norms_alone(trainer.teacher.model) as layers, torch.no_grad():
         for count, raw in enumerate(raws, start=1):
             for layer in layers:
                 layer.momentum = 1 / count  # so that all mini-batches count alike
-            model(trainer.inputs(shared(raw, trainer.ranks)))
+            model(shared(trainer.loader.viewed(raw, trainer.run.data.weak, generator), trainer.ranks))
 
 
-def shared(raw: Tensor, ranks: Ranks) -> Tensor:
+def shared(samples: Tensor, ranks: Ranks) -> Tensor:
     """A process's part of some samples, as many as each other's; all of them where they are too few to share."""
-    even = len(raw) // ranks.size * ranks.size
-    return raw[slice(*ranks.part(even))] if even else raw
+    even = len(samples) // ranks.size * ranks.size
+    return samples[slice(*ranks.part(even))] if even else samples
 
 
 @torch.no_grad()
@@ -65,9 +67,9 @@ def outputs_in_training(
 def seen(trainer: Trainer) -> Samples:
     """Samples that the run learns from: unlabelled ones, or labelled ones where the method passes no others."""
     source = trainer.splits.unlabeled if trainer.run.method.views else trainer.splits.labeled
-    order = torch.randperm(len(source.y), generator=torch.Generator().manual_seed(SEED))[:SAMPLES]
-    whole = len(order) // BATCH * BATCH or len(order)  # a few that are left over would count as much as a mini-batch
-    return source.take(order[:whole].to(source.y.device))
+    generator = torch.Generator().manual_seed(SEED)
+    orders = [torch.randperm(len(source.y), generator=generator) for _ in range(-(-SAMPLES // len(source.y)))]
+    return source.take(torch.cat(orders)[:SAMPLES].to(source.y.device))
 
 
 @contextmanager

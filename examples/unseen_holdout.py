@@ -1,0 +1,76 @@
+"""What an update owes to hold-out samples: the labelled ones drawn again, against as many that no step has seen.
+
+    python examples/unseen_holdout.py RUN [--looks 40] [--data FOLDER] [--json FILE]
+
+RUN is a folder that `l2i train` or `l2i compare` left, and that has validation samples. From its last state, one more
+step is taken at each look, with an update and without: through the imputed labels, and through θ itself, as if the
+hold-out samples were labelled ones. The unseen samples are validation samples, whose labels a real run does not have.
+"""
+
+import argparse
+import dataclasses
+import json
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from l2i import Trainer, replace
+from l2i.config import Run
+from l2i.data.split import Splits
+from l2i.mechanism import change
+from l2i.statistic import with_error
+from l2i.training.build import load_splits
+from l2i.training.checkpoint import newest_whole
+from l2i.training.folder import read_run
+from l2i.training.probe import probe
+
+COSTS = {"C^H": "c_h", "test cost": "test_cost"}
+TEST = 1000  # test samples of a look
+
+
+def unseen(splits: Splits) -> Splits:
+    """As many validation samples as there are labelled ones, in place of those."""
+    order = torch.randperm(len(splits.validation.y), generator=torch.Generator().manual_seed(0))
+    return dataclasses.replace(splits, holdout=splits.validation.take(order[: len(splits.labeled.y)]))
+
+
+def changes(folder: Path, run: Run, splits: Splits, looks: int) -> dict[str, list[float]]:
+    """What updates do to both costs, in per cent, at the last `looks` batches of a run."""
+    tensors, meta = newest_whole(folder / "checkpoints")
+    trainer = Trainer(run, splits=splits, like=tensors)
+    trainer.load(tensors)
+    rows = [probe(trainer, meta["step"] - look) for look in range(1, looks + 1)]
+    return {cost: [value for row in rows if (value := change(row, name)) is not None] for cost, name in COSTS.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="RUN")
+    parser.add_argument("--looks", type=int, default=40)
+    parser.add_argument("--data", metavar="FOLDER", help="folder of the data set, where it is not the run's own")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also add a line a kind of update to this file")
+    asked = parser.parse_args()
+    run = replace(read_run(asked.folder), probe=TEST, engine="auto")
+    run = run if asked.data is None else replace(run, data={"root": asked.data})
+    splits = load_splits(run)
+    for held, through in product(("labeled", "unseen"), ("labels", "parameters")):
+        this = replace(run, l2i={"outer_update": "normalized", "through": through})
+        found = changes(asked.folder, this, splits if held == "labeled" else unseen(splits), asked.looks)
+        told = ", ".join(f"{cost} {with_error(values, digits=3)} %" for cost, values in found.items())
+        print(f"{run.name}, hold-out {held}, through {through}: {told}", flush=True)
+        if asked.json is not None:
+            line = {
+                "name": run.name,
+                "steps": run.steps,
+                "seed": run.seed,
+                "holdout": held,
+                "through": through,
+                **found,
+            }
+            with asked.json.open("a", encoding="utf-8") as file:
+                print(json.dumps(line), file=file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,12 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 
 import torch
+
+from l2i import recipes, replace, train
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -42,6 +46,20 @@ def test_seeds_at_once_are_set_against_one(tmp_path: Path) -> None:
     told = run("seeds_at_once.py", tmp_path, "landmarks", "2", "1").splitlines()
     assert [line.partition(":")[0] for line in told] == ["landmarks, 1 at once", "landmarks, 2 at once"]
     assert told[0].endswith("1.00 × one run") and float(told[1].split()[-4]) > 1
+
+
+def test_unseen_hold_out_samples_are_set_against_the_labelled_ones(tmp_path: Path) -> None:
+    settings = {"device": "cpu", "steps": 60, "out": str(tmp_path / "run"), "threads": 1}
+    train(replace(recipes.get("digits/mean-teacher-40"), **settings), quiet=True)
+    told = run("unseen_holdout.py", tmp_path, "run", "--looks", "3", "--json", "found.jsonl").splitlines()
+    lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    kinds = [f"hold-out {line['holdout']}, through {line['through']}" for line in lines]
+    assert kinds == [f"hold-out {h}, through {t}" for h in ("labeled", "unseen") for t in ("labels", "parameters")]
+    for kind, line, sentence in zip(kinds, lines, told, strict=True):
+        assert sentence.startswith(f"digits/mean-teacher-40, {kind}: C^H {mean(line['C^H']):.3f} ±")
+        assert len(line["C^H"]) == len(line["test cost"]) == 3
+    labeled, unseen = (line["C^H"] for line in lines if line["through"] == "parameters")
+    assert max(labeled) < 0 and max(unseen) < 0 and labeled != unseen  # a gradient of C^H lowers it
 
 
 def test_the_profile_of_a_step_is_for_a_gpu(tmp_path: Path) -> None:

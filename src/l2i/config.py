@@ -80,7 +80,7 @@ class Optim:
     """Decay of the teacher, the average of the model; it is what is evaluated."""
     ema_statistics: Literal["copied", "own"] = "copied"
     """The running statistics of BatchNorm that the average is evaluated with: the model's, which are of other weights,
-    or its own, on weak views of 2,048 training samples; in short runs at a high rate that is a difference of points."""
+    or its own, on mini-batches of about 1,000 samples; in short runs at a high rate that is a difference of points."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,10 +129,6 @@ class Loader:
         frame = None if there is None or here is None else here.inverse().then(there)
         return Unlabeled(views, frame, self.direction(views["weak"]) if self.method.searches_input else None)
 
-    def viewed(self, raw: Tensor, augment: Augment, generator: Generator) -> Tensor:
-        """Raw samples in a view, as the network takes them."""
-        return self.inputs(self.splits.view(augment, self.splits.floats(raw), generator)[0])
-
     def inputs(self, view: Tensor) -> Tensor:
         """A view as the network takes it; images on a GPU in the order in which its convolutions are fastest."""
         x = self.splits.inputs(view)
@@ -153,7 +149,7 @@ class Loader:
             rows = pick(len(samples.x), getattr(self.sizes, part), self.generator, samples.weight)
             rows = self.ranks.share(rows)
             x, y = samples.x[rows], samples.y[rows]
-        return self.splits.floats(x), y
+        return x if self.splits.pixels is None else x.to(self.splits.pixels.mean.dtype), y
 
     def mix(self, quantiles: Tensor) -> Mix:
         """Among the samples here: where processes share a batch, none mixes its own with another's."""

@@ -143,10 +143,6 @@ class Splits:
         """A perturbed view of raw samples, and where its points went, where there are such."""
         return augment(raw, generator, framed=self.points, columns=self.columns, tokens=self.tokens)
 
-    def floats(self, raw: Tensor) -> Tensor:
-        """Raw samples, grey levels of images as floats."""
-        return raw if self.pixels is None else raw.to(self.pixels.mean.dtype)
-
     def inputs(self, raw: Tensor) -> Tensor:
         """Samples as the network takes them; of several versions of a text the first."""
         if self.tokens is not None:

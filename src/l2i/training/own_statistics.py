@@ -3,48 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from l2i.bilevel.inner import moving_layers, still
+from l2i.bilevel.inner import lookahead, moving_layers, still
 from l2i.data.split import Samples
-from l2i.ranks import Ranks
 from l2i.training.evaluate import chunks, outputs_of
 from l2i.training.precision import numerics
 
 if TYPE_CHECKING:
+    from l2i.config import Run
     from l2i.training.trainer import Trainer
 
-SAMPLES, BATCH = 2048, 256  # of the training set, drawn again where it is smaller, and of them at a time
-SEED = 0  # which ones, and in which views, the same at every look
+SAMPLES = 1024  # training samples that statistics are taken on, about
+BATCH = 256  # samples that are normalised among themselves, about
 
 
 def renew_statistics(trainer: Trainer) -> None:
     """Give the averaged model statistics of its own, where the run asks for it, in place of the model's.
 
     Those are of the weights as they were, one step after the other, and not of their average: while a rate stays high
-    the two are far apart. Samples are seen in their weak views: a network that has learned from shifted images expects
-    the spread of those. Steps are not touched by it: the next one copies the model's statistics again.
+    the two are far apart. They are taken on what a step passes, the same mini-batches at every look, each forward
+    counting alike: a network that has learned from shifted or mixed images expects the spread of those. Steps are not
+    touched by it: the next one copies the model's statistics again.
     """
-    if trainer.run.optim.ema_statistics == "copied" or not moving_layers(trainer.teacher.model):
+    run, teacher = trainer.run, trainer.teacher.model
+    if run.optim.ema_statistics == "copied" or not moving_layers(teacher):
         return
-    model, raws = trainer.at_precision(trainer.teacher.model), chunks(seen(trainer), BATCH, trainer.run.data.workers)
-    generator = torch.Generator(trainer.device).manual_seed(SEED)
-    with numerics(trainer.precision, trainer.device), norms_alone(trainer.teacher.model) as layers, torch.no_grad():
-        for count, raw in enumerate(raws, start=1):
+    model, passed = trainer.at_precision(teacher), count(start=1)
+    imputer = lookahead(model, dict(model.named_parameters()))
+    with numerics(trainer.precision, trainer.device), norms_alone(teacher) as layers, torch.no_grad():
+
+        def net(x: Tensor) -> Tensor:
+            share = 1 / next(passed)
             for layer in layers:
-                layer.momentum = 1 / count  # so that all mini-batches count alike
-            model(shared(trainer.loader.viewed(raw, trainer.run.data.weak, generator), trainer.ranks))
+                layer.momentum = share
+            outputs: Tensor = model(x)
+            return outputs
+
+        with closing(trainer.loader_of()) as loader:
+            for step in range(-(-SAMPLES // rows(run))):
+                run.method.costs(trainer.task, net, imputer, loader.draw(step % run.steps, holdout=False))
 
 
-def shared(samples: Tensor, ranks: Ranks) -> Tensor:
-    """A process's part of some samples, as many as each other's; all of them where they are too few to share."""
-    even = len(samples) // ranks.size * ranks.size
-    return samples[slice(*ranks.part(even))] if even else samples
+def rows(run: Run) -> int:
+    """Samples that a step learns from."""
+    return run.batch.labeled + (run.batch.unlabeled if run.method.views else 0)
 
 
 @torch.no_grad()
@@ -56,20 +65,12 @@ def outputs_in_training(
     So a step sees them, but for dropout; the running statistics of a model under way lag behind it. A sample alone has
     no statistics, and is seen with the running ones.
     """
-    count = len(samples.y)
-    if count < 2:
+    total = len(samples.y)
+    if total < 2:
         return outputs_of(model, samples, inputs, workers=workers)
-    each = -(-count // max(1, count // size))  # none is left over, to be normalised among a few
+    each = -(-total // max(1, total // size))  # none is left over, to be normalised among a few
     with norms_alone(model), still(model):
         return torch.cat([model(inputs(raw)) for raw in chunks(samples, each, workers)])
-
-
-def seen(trainer: Trainer) -> Samples:
-    """Samples that the run learns from: unlabelled ones, or labelled ones where the method passes no others."""
-    source = trainer.splits.unlabeled if trainer.run.method.views else trainer.splits.labeled
-    generator = torch.Generator().manual_seed(SEED)
-    orders = [torch.randperm(len(source.y), generator=generator) for _ in range(-(-SAMPLES // len(source.y)))]
-    return source.take(torch.cat(orders)[:SAMPLES].to(source.y.device))
 
 
 @contextmanager

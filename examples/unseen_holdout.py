@@ -4,12 +4,14 @@
 
 RUN is a folder that `l2i train` or `l2i compare` left, and that has validation samples. From its last state, one more
 step is taken at each look, with an update and without: through the imputed labels, and through θ itself, as if the
-hold-out samples were labelled ones. The unseen samples are validation samples, whose labels a real run does not have.
+hold-out samples were labelled ones. C^H is that of the very samples that an update is made from. The unseen samples are
+validation samples, whose labels a real run does not have. A run whose rate has fallen to 0 shows nothing.
 """
 
 import argparse
 import dataclasses
 import json
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 
@@ -18,7 +20,6 @@ import torch
 from l2i import Trainer, replace
 from l2i.config import Run
 from l2i.data.split import Splits
-from l2i.mechanism import change
 from l2i.statistic import with_error
 from l2i.training.build import load_splits
 from l2i.training.checkpoint import newest_whole
@@ -31,6 +32,10 @@ TEST = 1000  # test samples of a look
 
 def unseen(splits: Splits) -> Splits:
     """As many validation samples as there are labelled ones, in place of those."""
+    if len(splits.validation.y) < len(splits.labeled.y):
+        raise SystemExit(
+            f"there are fewer validation samples than the {len(splits.labeled.y)} labelled ones; train a run with more"
+        )
     order = torch.randperm(len(splits.validation.y), generator=torch.Generator().manual_seed(0))
     return dataclasses.replace(splits, holdout=splits.validation.take(order[: len(splits.labeled.y)]))
 
@@ -38,10 +43,10 @@ def unseen(splits: Splits) -> Splits:
 def changes(folder: Path, run: Run, splits: Splits, looks: int) -> dict[str, list[float]]:
     """What updates do to both costs, in per cent, at the last `looks` batches of a run."""
     tensors, meta = newest_whole(folder / "checkpoints")
-    trainer = Trainer(run, splits=splits, like=tensors)
-    trainer.load(tensors)
-    rows = [probe(trainer, meta["step"] - look) for look in range(1, looks + 1)]
-    return {cost: [value for row in rows if (value := change(row, name)) is not None] for cost, name in COSTS.items()}
+    with closing(Trainer(run, splits=splits, like=tensors)) as trainer:
+        trainer.load(tensors)
+        rows = [probe(trainer, step) for step in range(max(0, meta["step"] - looks), meta["step"])]
+    return {cost: [100 * (row[f"{n}_after"] / row[f"{n}_before"] - 1) for row in rows] for cost, n in COSTS.items()}
 
 
 def main() -> None:
@@ -55,21 +60,14 @@ def main() -> None:
     run = run if asked.data is None else replace(run, data={"root": asked.data})
     splits = load_splits(run)
     for held, through in product(("labeled", "unseen"), ("labels", "parameters")):
-        this = replace(run, l2i={"outer_update": "normalized", "through": through})
+        this = replace(run, l2i={"outer_update": "normalized", "eta": None, "through": through})
         found = changes(asked.folder, this, splits if held == "labeled" else unseen(splits), asked.looks)
         told = ", ".join(f"{cost} {with_error(values, digits=3)} %" for cost, values in found.items())
         print(f"{run.name}, hold-out {held}, through {through}: {told}", flush=True)
         if asked.json is not None:
-            line = {
-                "name": run.name,
-                "steps": run.steps,
-                "seed": run.seed,
-                "holdout": held,
-                "through": through,
-                **found,
-            }
+            kind = {"name": run.name, "steps": run.steps, "seed": run.seed, "holdout": held, "through": through}
             with asked.json.open("a", encoding="utf-8") as file:
-                print(json.dumps(line), file=file)
+                print(json.dumps({**kind, **found}), file=file)
 
 
 if __name__ == "__main__":

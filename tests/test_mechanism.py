@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from l2i.cli import run
-from l2i.mechanism import looks
+from l2i.mechanism import change, looks
+from l2i.statistic import with_error
 from l2i.training.log import Row
 from l2i.training.truth import COLUMNS as LABELS
 
@@ -36,7 +37,7 @@ def told(results: Path, capsys: pytest.CaptureFixture[str], picture: Path) -> di
     """The second table, by cell and heading."""
     assert run(["compare", "digits", "--from", str(results), "--markdown", "--mechanism", str(picture)]) == 0
     lines = [line.strip("| ") for line in capsys.readouterr().out.splitlines()]
-    first = next(number for number, line in enumerate(lines) if "C^H lowered" in line)
+    first = next(number for number, line in enumerate(lines) if "change of C^H" in line)
     headings = lines[first].split(" | ")
     rows = [dict(zip(headings, line.split(" | "), strict=False)) for line in lines[first + 2 :]]
     return {row["cell"].strip("`"): row for row in rows}
@@ -51,11 +52,11 @@ def test_a_row_holds_what_the_runs_measured(
     assert [len(run) for run in ours] == [3, 3]
     first, last = (mean(run[look]["outer_ratio_raw"] for run in ours) for look in (0, -1))
     assert row["‖g_outer‖/‖g_base‖"] == f"{first:.2g} → {last:.2g}"
-    fell = [1 - look["c_h_after"] / look["c_h_before"] for run in ours for look in run]
-    test = [1 - look["test_cost_after"] / look["test_cost_before"] for run in ours for look in run]
     assert row["C^H"] == " → ".join(f"{mean(run[look]['c_h'] for run in ours):.2g}" for look in (0, -1))
-    assert row["C^H lowered"] == f"by {100 * mean(fell):.2g} %, at {100 * sum(f > 0 for f in fell) / 6:.0f} %"
-    assert row["test cost lowered"] == f"by {100 * mean(test):.2g} %, at {100 * sum(t > 0 for t in test) / 6:.0f} %"
+    for heading, cost in (("C^H", "c_h"), ("the test cost", "test_cost")):
+        changes = [look[f"{cost}_after"] - look[f"{cost}_before"] for run in ours for look in run]
+        lower = 100 * sum(change < 0 for change in changes) / 6
+        assert row[f"change of {heading}"] == f"{with_error(changes, digits=4, sign='+')}, {lower:.0f} %"
     assert row["labels wrong (%)"] == f"{mean(run[-1]['imputed'] for run in ours):.1f}"
     assert row["labels wrong (%), without L2I"] == f"{mean(run[-1]['imputed'] for run in theirs):.1f}"
     if method == "fixmatch":
@@ -72,6 +73,11 @@ def test_a_seed_that_only_one_of_them_has_is_left_out(
     (of_both, _) = rows_of(results, "fixmatch")
     assert rows.keys() == {"fixmatch-l2i-40"}
     assert rows["fixmatch-l2i-40"]["labels wrong (%), without L2I"] == f"{of_both[-1]['imputed']:.1f}"
+
+
+def test_a_cost_that_rises_has_a_change_above_0_and_one_that_was_not_measured_has_none() -> None:
+    row: Row = {"step": 1, "c_h_before": 0.0, "c_h_after": 0.5, "test_cost_before": None, "test_cost_after": 1.0}
+    assert change(row, "c_h") == 0.5 and change(row, "test_cost") is None
 
 
 def test_means_are_over_all_steps_since_the_look_before() -> None:
@@ -98,7 +104,6 @@ def test_the_picture_has_every_pair_and_both_kinds_of_labels(
         "test cost",
         "with L2I",
         "below, without",
-        "nothing to show",
     )
     assert all(f"<!-- {word} -->" in written for word in words)
 
@@ -112,7 +117,7 @@ def test_runs_without_looks_at_their_labels_tell_of_their_costs(
         kept = [{name: value for name, value in row.items() if name not in LABELS} for row in rows]
         path.write_text("".join(json.dumps(row) + "\n" for row in kept))
     row = told(changed, capsys, tmp_path / "a.svg")["fixmatch-l2i-40"]
-    assert row["C^H lowered"].endswith("%") and not [name for name in row if "wrong" in name]
+    assert row["change of C^H"].endswith("%") and not [name for name in row if "wrong" in name]
     written = (tmp_path / "a.svg").read_text()
     assert "<!-- C^H around an outer update -->" in written and "imputed labels" not in written
 

@@ -142,7 +142,8 @@ def doubts(line: Line) -> list[str]:
     found = []
     shared = {result.at_once for each in (line, line.same_steps) if each for result in each.results}
     if len(shared) > 1:
-        found.append(f"Mind that {line.name} and its baseline shared the device with other runs to another extent.")
+        whose = f"the runs of {line.name}" if line.same_steps is None else f"{line.name} and its baseline"
+        found.append(f"Mind that {whose} shared the device with other runs to another extent.")
     if line.same_time and not 0.9 < line.time() / line.same_time.time() < 1.1:
         found.append(f"Mind that {line.name} and its 'longer' baseline differ in time: the machine was not at rest.")
     for other in line.against:

@@ -12,6 +12,7 @@ from l2i.errors import InputError
 from l2i.lines import Line, short
 from l2i.options import CompareOptions
 from l2i.recipes.cells import Table
+from l2i.statistic import with_error
 from l2i.tabular import Columns
 from l2i.training.log import Row
 
@@ -19,20 +20,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RAW = "‖g_outer‖/‖g_base‖"
-LOWERED = (
-    "by how much of it a cost was lower after one more step with its outer update than after the same step without, on "
-    "average, and at how many of the looks"
+CHANGE = (
+    "what a cost is after one more step with its outer update, less what it is after that step without, mean ± "
+    "standard error over looks, and at what share of them it is lower; C^H is that of the update's own hold-out samples"
 )
 READING = (
     "a → b: until the first look → from the last but one to the last, means over seeds and steps; a look is an "
     "evaluation of a probed run.",
     f"{RAW}: as it came, before it is brought to ρ.",
-    f"lowered: {LOWERED}.",
+    f"change: {CHANGE}.",
     "labels wrong: imputed classes of unlabelled samples against the hidden truth, where looked at, at the end; above "
     "and below: the method's threshold.",
 )
 MEANS = ("c_h", "outer_ratio_raw")  # columns that are means over steps
 COSTS = ("c_h", "test_cost")  # measured before and after an outer update
+MARKERS = "ox^sv"  # of seeds
 Runs = list[list[Row]]  # the looks of each run
 Lines = dict[str, tuple[str, str, str | None]]  # whose runs: color, style, label
 BOTH: Lines = {"ours": ("C0", "-", "with L2I"), "theirs": ("C7", "-", "without")}
@@ -41,7 +43,7 @@ PANELS: dict[str, dict[str, Lines]] = {
         "c_h_before": {"ours": ("C1", "-", "before")},
         "c_h_after": {"ours": ("C0", "--", "after")},
     },
-    "change of a cost by\nan outer update (%)": {
+    "change of a cost by\nan outer update": {
         "c_h_change": {"ours": ("C0", "-", "C^H")},
         "test_cost_change": {"ours": ("C3", "-", "test cost")},
     },
@@ -97,9 +99,9 @@ def looks(rows: list[Row]) -> list[Row]:
 
 
 def change(row: Row, cost: str) -> float | None:
-    """What an outer update does to a cost, in per cent of it."""
+    """What an outer update adds to a cost."""
     before, after = row.get(f"{cost}_before"), row.get(f"{cost}_after")
-    return 100 * (float(after) / float(before) - 1) if before and after is not None else None
+    return None if before is None or after is None else float(after) - float(before)
 
 
 def weighted(rows: list[tuple[float, Row]], column: str) -> float | None:
@@ -114,8 +116,8 @@ def course(pairs: list[Pair]) -> Columns:
     return {
         "cell": [short(pair.name) for pair in pairs],
         "C^H": [from_to(pair.ours, "c_h") for pair in pairs],
-        "C^H lowered": [lowered(pair.ours, "c_h") for pair in pairs],
-        "test cost lowered": [lowered(pair.ours, "test_cost") for pair in pairs],
+        "change of C^H": [mean_change(pair.ours, "c_h") for pair in pairs],
+        "change of the test cost": [mean_change(pair.ours, "test_cost") for pair in pairs],
         RAW: [from_to(pair.ours, "outer_ratio_raw") for pair in pairs],
         **beside(pairs, "labels wrong (%)", "imputed"),
         **beside(pairs, "above (%)", "above", scale=100),
@@ -136,10 +138,11 @@ def from_to(runs: Runs, column: str) -> str:
     return " → ".join("–" if value is None else f"{value:.2g}" if value < 100 else f"{value:.0f}" for value in ends)
 
 
-def lowered(runs: Runs, cost: str) -> str:
-    """By how much, and how often, a cost is lower after an outer update."""
-    told = [float(value) for run in runs for row in run if (value := change(row, cost)) is not None]
-    return f"by {-mean(told):.2g} %, at {100 * mean(value < 0 for value in told):.0f} %" if told else "–"
+def mean_change(runs: Runs, cost: str) -> str:
+    """What outer updates add to a cost, and how often it is lower after one."""
+    told = [value for run in runs for row in run if (value := change(row, cost)) is not None]
+    lower = 100 * sum(value < 0 for value in told) / max(1, len(told))
+    return f"{with_error(told, digits=4, sign='+')}, {lower:.0f} %" if told else "–"
 
 
 def beside(pairs: list[Pair], heading: str, column: str, *, scale: float = 1) -> Columns:
@@ -166,29 +169,32 @@ def drawn(pairs: list[Pair], path: Path) -> Path:
     grid = figure.subplots(len(panels), len(pairs), squeeze=False, sharex="col")
     for pair, axes in zip(pairs, grid.T, strict=True):
         axes[0].set_title(short(pair.name), fontsize=9)
-        axes[-1].set_xlabel("step")
         for each, (heading, panel) in zip(axes, panels.items(), strict=True):
-            draw_panel(each, pair, panel, log="%" not in heading)
-    for each, heading in zip(grid[:, 0], panels, strict=True):
-        each.set_ylabel(heading, fontsize=9)
+            draw_panel(each, pair, panel, log=not any(mark in heading for mark in ("%", "change")))
+        lowest = [each for each in axes if each.lines][-1]
+        lowest.set_xlabel("step")
+        lowest.tick_params(labelbottom=True)
+    for row, heading in zip(grid, panels, strict=True):
+        next(each for each in row if each.lines).set_ylabel(heading, fontsize=9)
     figure.savefig(path, dpi=100)
     return path
 
 
 def draw_panel(axes: Axes, pair: Pair, panel: dict[str, Lines], *, log: bool) -> None:
-    """The lines of a panel, of each run one; those of a kind alike."""
+    """The lines of a panel, of each run one; those of a kind in one color, those of a seed with one marker."""
     for column, lines in panel.items():
         for which, (color, style, label) in lines.items():
             for index, run in enumerate(getattr(pair, which)):
                 points = [(row["step"], row[column]) for row in run if row.get(column) is not None]
                 if points:
                     shown = None if index else label
-                    axes.plot(*zip(*points, strict=True), style, color=color, marker=".", label=shown)
-    axes.grid(alpha=0.3)
+                    marker = MARKERS[index % len(MARKERS)]
+                    axes.plot(*zip(*points, strict=True), style, color=color, marker=marker, ms=4, label=shown)
     if not axes.lines:
-        axes.text(0.5, 0.5, "nothing to show", ha="center", va="center", transform=axes.transAxes)
+        axes.set_axis_off()
         return
+    axes.grid(alpha=0.3)
     if log:
         logarithmic(axes)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, framealpha=0.6)

@@ -55,7 +55,8 @@ class CompareOptions:
     """Also draw the test error of every run against its time, into this file: .png, .svg or .pdf."""
     mechanism: str | None = None
     """Also tell what imputing did on the way in runs that were probed (--change probe=1000), and draw it into this
-    file: C^H around an outer update, gradients, and imputed labels against the hidden truth, with L2I and without."""
+    file: C^H and test cost around an outer update, gradients, and imputed labels against the hidden truth, with L2I and
+    without."""
     data: Place = field(default_factory=Place)
     """Where the data is."""
 

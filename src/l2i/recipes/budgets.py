@@ -83,7 +83,7 @@ BUDGETS = {
             "optim.schedule": "the paper's; for FixMatch ours",
             "optim.warmup": "ours, for FixMatch",
             "optim.weight_decay": "the paper's; FixMatch's code for FixMatch on CIFAR-10",
-            "optim.ema_statistics": "ours: after so few steps the model's do not fit its average; docs/results.md",
+            "optim.ema_statistics": "ours: at a high rate the model's do not fit its average; docs/results.md",
             "batch.unlabeled": "as many as labelled; FixMatch twice as many, for speed: its paper has 7 times as many",
             "l2i.outer_unlabeled": "ours, for speed",
             "l2i.eta": "released code: 50·lr on sums over batch and classes, lr being the paper's, also for FixMatch",

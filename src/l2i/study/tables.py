@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from l2i.mechanism import LOWERED, lowered
+from l2i.mechanism import CHANGE, mean_change
 from l2i.statistic import with_error
 from l2i.study.course import nearest
 from l2i.study.found import WITHOUT, Figures, Found, by_seed, differences, in_percent, over, told
@@ -146,7 +146,14 @@ def seeds(count: int) -> str:
 
 def course(found: list[Found]) -> Sheet:
     """What happens on the way."""
-    headings = ("C^H", "‖g_outer‖/‖g_base‖", "error of the model's labels", "C^H lowered", "test cost lowered", "seeds")
+    headings = (
+        "C^H",
+        "‖g_outer‖/‖g_base‖",
+        "error of the model's labels",
+        "change of C^H",
+        "change of the test cost",
+        "seeds",
+    )
     rows: list[Row] = [("problem", "arm", *headings)]
     for each in found:
         for arm in WATCHED:
@@ -155,7 +162,7 @@ def course(found: list[Found]) -> Sheet:
                 rows.append((each.problem.name, NAMES[arm], *watched(each, lines), count))
     title = (
         "With the recipe's settings, means over seeds. a → b: after a tenth of the steps → at the end. The ratio of "
-        f"the gradients is as it came, before ρ. Lowered: {LOWERED}, some ten a run."
+        f"the gradients is as it came, before ρ. Change: {CHANGE}. There are some ten a run."
     )
     return Sheet("course", title, [rows])
 
@@ -168,7 +175,7 @@ def watched(each: Found, lines: list[Line]) -> Iterator[str]:
     yield both(lines, "outer_ratio_raw", lambda value: f"{value:.2g}")
     yield both(lines, "imputed", lambda value: f"{value:.{digits}f}")
     for cost in ("c_h", "test_cost"):
-        yield lowered([line["course"] for line in lines], cost)
+        yield mean_change([line["course"] for line in lines], cost)
 
 
 def both(lines: list[Line], name: str, written: Callable[[float], str]) -> str:

@@ -67,7 +67,8 @@ class Result:
     steps_per_second: float | None = None
     """Of the steps themselves, since the run began or went on."""
     warnings: list[str] = field(default_factory=list)
-    """What makes the figure doubtful: samples seen in training, constant outputs, a mask that lets nothing through."""
+    """What makes the figure doubtful: samples seen in training, constant outputs, a mask that lets nothing through, a
+    look-ahead that goes too far."""
     settings: Settings | None = None
     """The run's, since a result may be kept apart from it; in results of old there are none."""
 

@@ -185,15 +185,17 @@ class Training:
 
     def warn(self, step: int) -> None:
         """Say what has gone wrong since the last evaluation."""
-        found = self.alarms()
+        found = self.wrong_now()
         for kind, sentence in found.items():
             if kind not in self.raised:
                 self.bar.say(f"warning, at step {step}: {sentence}")
         self.raised = found
 
-    def alarms(self) -> dict[str, str]:
-        """What is wrong now, by kind."""
-        guess = None if self.run.l2i.eta is None or self.trainer.outer is None else self.trainer.task.guess
+    def wrong_now(self) -> dict[str, str]:
+        """What has gone wrong, by kind."""
+        l2i = self.run.l2i
+        ahead = self.trainer.outer is not None and l2i.eta is not None and l2i.through == "labels"
+        guess = self.trainer.task.guess if ahead else None
         return alarms(self.book.rows, self.trainer.splits, self.run.steps, guess)
 
     def probed(self, step: int) -> Row:
@@ -240,6 +242,6 @@ class Training:
             engine=self.trainer.engine,
             at_once=max(self.at_once, self.shared),
             processes=self.ranks.size,
-            warnings=[*self.leaks, *self.alarms().values()],
+            warnings=[*self.leaks, *self.wrong_now().values()],
             settings=folders.settings_of(run),
         )

@@ -46,7 +46,8 @@ def renew_statistics(trainer: Trainer) -> None:
             outputs: Tensor = model(x)
             return outputs
 
-        with closing(trainer.loader_of()) as loader:
+        loader = trainer.loader_of() if trainer.loader.streams else trainer.loader.twin()
+        with closing(loader):
             for step in range(-(-SAMPLES // rows(run))):
                 run.method.costs(trainer.task, net, imputer, loader.draw(step % run.steps, holdout=False))
 

@@ -1,0 +1,59 @@
+"""The files of the table at 8,192 steps, and the page that tells of them."""
+
+import json
+import re
+from pathlib import Path
+from statistics import mean
+
+from l2i.mechanism import change as change_of
+from l2i.mechanism import looks
+from l2i.statistic import with_error
+from l2i.training.log import Row, rows_of
+
+ROOT = Path(__file__).parent.parent
+PLACES = ("cifar10", "cifar100", "copied/cifar10", "copied/cifar100", "falling/cifar10", "ahead/cifar10")
+TEN, HUNDRED, OLD_TEN, OLD_HUNDRED, FALLING, AHEAD = (ROOT / "results" / place for place in PLACES)
+SMALL, COPIED = (ROOT / "results" / place / "cifar10" for place in ("small", "small-copied"))
+PAGE = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MECHANISM = re.compile(r"^<!-- l2i (compare \S+ [^\n]*) --mechanism (\S+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+PAIRS = {
+    "CIFAR-10, mean teacher": (TEN, "mean-teacher", 250),
+    "CIFAR-10, MixMatch": (TEN, "mixmatch", 250),
+    "CIFAR-10, FixMatch": (TEN, "fixmatch", 250),
+    "CIFAR-100, FixMatch": (HUNDRED, "fixmatch", 500),
+}
+
+
+def told() -> str:
+    return " ".join(PAGE.partition("## CIFAR at a 128th")[2].partition("\n## ")[0].split())
+
+
+def figures(place: Path, cell: str) -> dict[int, float]:
+    """By seed."""
+    found = [json.loads(path.read_text()) for path in place.glob(f"{cell}-short-seed*.json")]
+    return {result["seed"]: result["figure"] for result in sorted(found, key=lambda result: int(result["seed"]))}
+
+
+def gain(place: Path, cell: str, baseline: str, *, beside: Path | None = None, seeds: int = 3) -> str:
+    ours, theirs = figures(place, cell), figures(beside or place, baseline)
+    paired = [ours[seed] - theirs[seed] for seed in ours if seed in theirs and seed < seeds]
+    assert len(paired) > 1 or place in (SMALL, COPIED)
+    return with_error(paired, sign="+").replace("-", "−")
+
+
+def looked(cell: str) -> list[list[Row]]:
+    return [looks(rows_of(path.read_bytes())) for path in sorted(TEN.glob(f"{cell}-short-seed*.jsonl"))]
+
+
+def mean_at(cell: str, look: int, column: str) -> float:
+    return mean(float(run[look][column] or 0) for run in looked(cell))
+
+
+def change(place: Path, cell: str, cost: str) -> str:
+    return with_error(changes(place, cell, cost), digits=4, sign="+").replace("-", "−")
+
+
+def changes(place: Path, cell: str, cost: str) -> list[float]:
+    rows = [row for path in sorted(place.glob(f"{cell}-short-seed*.jsonl")) for row in rows_of(path.read_bytes())]
+    return [value for row in rows if (value := change_of(row, cost)) is not None]

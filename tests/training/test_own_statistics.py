@@ -1,11 +1,13 @@
 """The averaged model's own BatchNorm statistics, against means taken by hand, and the run beside them."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from determinism import run_of as case_of
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -114,3 +116,18 @@ def test_no_sample_is_normalised_alone(count: int, sizes: list[int]) -> None:
     samples = Samples(torch.randn(count, 2), torch.zeros(count))
     assert outputs_in_training(model, samples, lambda x: x, size=5).shape == (count, 2)
     assert met == sizes
+
+
+def test_streamed_images_are_drawn_beside_the_run_and_leave_it_as_it_is(tmp_path: Path) -> None:
+    ends = {}
+    for statistics in ("copied", "own"):
+        torch.manual_seed(0)
+        run = case_of("streamed images", tmp_path / "run", threads=1)
+        trainer = Trainer(replace(run, steps=3, optim={"ema_statistics": statistics}))
+        with closing(trainer):
+            for t in range(2):
+                trainer.step(t)
+                renew_statistics(trainer)
+            ends[statistics] = {n: value.clone() for n, value in trainer.state().items()}
+    differing = {n for n, value in ends["own"].items() if not torch.equal(value, ends["copied"][n])}
+    assert differing and all(n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing)

@@ -48,8 +48,8 @@ def renew_statistics(trainer: Trainer) -> None:
 
         loader = trainer.loader_of() if trainer.loader.streams else trainer.loader.twin()
         with closing(loader):
-            for step in range(-(-SAMPLES // rows(run))):
-                run.method.costs(trainer.task, net, imputer, loader.draw(step % run.steps, holdout=False))
+            for step in range(min(run.steps, -(-SAMPLES // rows(run)))):
+                run.method.costs(trainer.task, net, imputer, loader.draw(step, holdout=False))
 
 
 def rows(run: Run) -> int:

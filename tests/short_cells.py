@@ -13,7 +13,7 @@ from l2i.training.log import Row, rows_of
 ROOT = Path(__file__).parent.parent
 PLACES = ("cifar10", "cifar100", "copied/cifar10", "copied/cifar100", "falling/cifar10", "ahead/cifar10")
 TEN, HUNDRED, OLD_TEN, OLD_HUNDRED, FALLING, AHEAD = (ROOT / "results" / place for place in PLACES)
-SMALL, COPIED = (ROOT / "results" / place / "cifar10" for place in ("small", "small-copied"))
+SMALL, COPIED, PLAIN = (ROOT / "results" / place / "cifar10" for place in ("small", "small-copied", "small-plain"))
 PAGE = (ROOT / "docs/results.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MECHANISM = re.compile(r"^<!-- l2i (compare \S+ [^\n]*) --mechanism (\S+) -->\n(.*?)^<!-- end -->$", re.M | re.S)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from l2i.cli import run
-from l2i.mechanism import change, looks
+from l2i.mechanism import change, digits_for, looks, mean_change
 from l2i.statistic import with_error
 from l2i.training.log import Row
 from l2i.training.truth import COLUMNS as LABELS
@@ -56,7 +56,8 @@ def test_a_row_holds_what_the_runs_measured(
     for heading, cost in (("C^H", "c_h"), ("the test cost", "test_cost")):
         changes = [look[f"{cost}_after"] - look[f"{cost}_before"] for run in ours for look in run]
         lower = 100 * sum(change < 0 for change in changes) / 6
-        assert row[f"change of {heading}"] == f"{with_error(changes, digits=4, sign='+')}, {lower:.0f} %"
+        told_change = with_error(changes, digits=digits_for(changes), sign="+")
+        assert row[f"change of {heading}"] == f"{told_change}, {lower:.0f} %"
     assert row["labels wrong (%)"] == f"{mean(run[-1]['imputed'] for run in ours):.1f}"
     assert row["labels wrong (%), without L2I"] == f"{mean(run[-1]['imputed'] for run in theirs):.1f}"
     if method == "fixmatch":
@@ -78,6 +79,12 @@ def test_a_seed_that_only_one_of_them_has_is_left_out(
 def test_a_cost_that_rises_has_a_change_above_0_and_one_that_was_not_measured_has_none() -> None:
     row: Row = {"step": 1, "c_h_before": 0.0, "c_h_after": 0.5, "test_cost_before": None, "test_cost_after": 1.0}
     assert change(row, "c_h") == 0.5 and change(row, "test_cost") is None
+
+
+def test_no_digit_of_a_small_change_is_lost() -> None:
+    rows: list[Row] = [{"step": 1, "c_h_before": 1.0, "c_h_after": 1.0 - part} for part in (0.00014, 0.00018)]
+    assert mean_change([rows], "c_h") == "-0.00016 ± 0.00002, 100 %"
+    assert mean_change([[{**row, "c_h_after": 1.0} for row in rows]], "c_h") == "+0.0000 ± 0.0000, 0 %"
 
 
 def test_means_are_over_all_steps_since_the_look_before() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
 from l2i.curves import evaluations, logarithmic
@@ -14,7 +15,7 @@ from l2i.options import CompareOptions
 from l2i.recipes.cells import Table
 from l2i.statistic import with_error
 from l2i.tabular import Columns
-from l2i.training.log import Row
+from l2i.training.log import Row, mean_over
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +94,7 @@ def looks(rows: list[Row]) -> list[Row]:
         last = float(row["step"] or 0)
         if row.get("imputed") is not None or row.get("c_h_before") is not None:
             changes = {f"{cost}_change": change(row, cost) for cost in COSTS}
-            found.append({**row, **{name: weighted(since, name) for name in MEANS}, **changes})
+            found.append({**row, **{name: mean_over(since, name) for name in MEANS}, **changes})
             since = []
     return found
 
@@ -102,13 +103,6 @@ def change(row: Row, cost: str) -> float | None:
     """What an outer update adds to a cost."""
     before, after = row.get(f"{cost}_before"), row.get(f"{cost}_after")
     return None if before is None or after is None else float(after) - float(before)
-
-
-def weighted(rows: list[tuple[float, Row]], column: str) -> float | None:
-    """The mean of rows, each of which is one over so many steps."""
-    there = [(steps, row[column]) for steps, row in rows if row.get(column) is not None]
-    total = sum(steps for steps, _ in there)
-    return sum(steps * float(value or 0) for steps, value in there) / total if total else None
 
 
 def course(pairs: list[Pair]) -> Columns:
@@ -142,7 +136,13 @@ def mean_change(runs: Runs, cost: str) -> str:
     """What outer updates add to a cost, and how often it is lower after one."""
     told = [value for run in runs for row in run if (value := change(row, cost)) is not None]
     lower = 100 * sum(value < 0 for value in told) / max(1, len(told))
-    return f"{with_error(told, digits=4, sign='+')}, {lower:.0f} %" if told else "–"
+    return f"{with_error(told, digits=digits_for(told), sign='+')}, {lower:.0f} %" if told else "–"
+
+
+def digits_for(values: list[float]) -> int:
+    """Four, or as many as show a small mean and its error, up to seven."""
+    sizes = [abs(mean(values)), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0]
+    return min(7, max([4, *(-math.floor(math.log10(size)) for size in sizes if size > 0)]))
 
 
 def beside(pairs: list[Pair], heading: str, column: str, *, scale: float = 1) -> Columns:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from l2i.data.split import Splits
 from l2i.tasks import Task
-from l2i.training.log import Row
+from l2i.training.log import Row, mean_over
 
 SETTLED, STEPS = 0.2, 100  # of the run, and at least so many steps, before which nothing is said: all begins constant
 WINDOW = 0.1  # of the run, over which steps are judged: at the end evaluations lie few steps apart
@@ -108,9 +108,8 @@ def judged(rows: Sequence[Row], steps: int) -> tuple[float | None, float]:
 
 def overshooting(rows: Sequence[Row], steps: int, guess: float) -> str | None:
     """That the look-ahead leaves the hold-out samples far worse off than guessing."""
-    found = recent(rows, steps, "c_h")
-    cost = sum(length * (row["c_h"] or 0.0) for length, row in found) / max(1, sum(length for length, _ in found))
-    if cost <= FAR * guess:
+    cost = mean_over(recent(rows, steps, "c_h"), "c_h")
+    if cost is None or cost <= FAR * guess:
         return None
     return (
         f"after the look-ahead hold-out samples cost {cost:.3g}, where guessing costs {guess:.3g}, so the outer step "

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +30,13 @@ def rows_of(content: bytes) -> list[Row]:
     if not all(row["step"] and "test" in row and "validation" in row for row in rows):
         raise ValueError("not rows of metrics")
     return rows
+
+
+def mean_over(rows: Iterable[tuple[float, Row]], column: str) -> float | None:
+    """The mean of a column of rows, each of which is one over so many steps; of those that have it."""
+    there = [(steps, value) for steps, row in rows if (value := row.get(column)) is not None]
+    total = sum(steps for steps, _ in there)
+    return sum(steps * value for steps, value in there) / total if total else None
 
 
 def paced(rate: float) -> str:

@@ -119,11 +119,13 @@ class Training:
         """A step, and what is due after it; stops where any of the processes was asked to."""
         self.trainer.step(t)
         step, stop = t + 1, self.ranks.agreed(self.stop.received is not None)
-        if is_evaluated(step, self.run.steps, self.run.eval_every):
+        evaluated = is_evaluated(step, self.run.steps, self.run.eval_every)
+        if evaluated:
             self.bar.show(self.evaluate(step))
         if step % self.run.save_every == 0 or step == self.run.steps or stop:
             with self.pace.beside_steps():
-                renew_statistics(self.trainer)  # what is kept is what would be evaluated
+                if not evaluated:
+                    renew_statistics(self.trainer)  # what is kept is what would be evaluated
                 self.book.save(step, self.trainer.state(), self.about(step))
         if step == self.run.steps or stop:
             with self.pace.beside_steps():

@@ -1,4 +1,4 @@
-"""BatchNorm statistics of the averaged model itself, in place of those of the model (design: docs/results.md)."""
+"""BatchNorm statistics of the averaged model, which is what is evaluated (appendix), in place of the model's."""
 
 from __future__ import annotations
 

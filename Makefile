@@ -15,7 +15,7 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not slow'
 
 # Reads damaged files for as long as asked; MINUTES=5 TARGETS='csv npz' for some of the loaders.
 MINUTES ?= 60

@@ -24,6 +24,8 @@ from l2i.models.tcdcn import tcdcn
 from l2i.options import BenchOptions
 from l2i.training.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 SMALL = ["bench", "--device", "cpu", "--steps", "1", "--blocks"]
 FLOAT = 4  # bytes

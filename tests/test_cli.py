@@ -18,6 +18,8 @@ from l2i import recipes
 from l2i.training.load import load_whole
 from l2i.validate import fields_of
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--device", "cpu", "--steps", "200", "--eval-every", "20", "--save-every", "50", "--model.width", "16"]
 
 

@@ -4,9 +4,12 @@ import sys
 from pathlib import Path
 from statistics import mean
 
+import pytest
 import torch
 
 from l2i import recipes, replace, train
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -12,6 +12,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from l2i.estimators import L2IClassifier, L2IRegressor
 from l2i.estimators.base import L2IEstimator
 
+pytestmark = pytest.mark.slow
+
 UNAVOIDABLE = {
     "check_classifiers_classes": "−1 is a class there, and marks an unlabelled row here, as in sklearn.semi_supervised"
 }

@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import few_labels
 
+pytestmark = pytest.mark.slow
+
 
 def figures(name: str, label: str, seeds: int = 5) -> list[float]:
     make = few_labels.candidates(name)[label]

@@ -19,6 +19,8 @@ from l2i.own.inputs import inputs_of
 from l2i.own.source import ReadOptions, read_source
 from l2i.validate import validate
 
+pytestmark = pytest.mark.slow
+
 DEEP = "[" * 5000 + "]" * 5000
 
 

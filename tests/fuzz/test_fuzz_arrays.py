@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from harmless import Check
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,8 @@ from loaders import LOADERS
 from seeds import faces as whole_faces
 from seeds import npz
 from strategies import cases, files
+
+pytestmark = pytest.mark.slow
 
 PLAIN = st.one_of(
     hnp.floating_dtypes(),

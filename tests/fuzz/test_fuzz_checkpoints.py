@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 import torch
 from harmless import Check
 from hypothesis import given
@@ -11,6 +12,8 @@ from loaders import LOADERS
 from run_loaders import whole_checkpoint
 from safetensors.torch import save
 from strategies import cases, files, json_files
+
+pytestmark = pytest.mark.slow
 
 TENSORS, META = whole_checkpoint()
 DTYPES = [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]

@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from harmless import Check
 from hypothesis import given
 from hypothesis import strategies as st
 from loaders import LOADERS
 from safetensors.numpy import save
 from strategies import cases, files, json_files
+
+pytestmark = pytest.mark.slow
 
 FITS = [json.loads(content) for content in LOADERS["fit-json"].seeds()]
 ROWS = {"id": ["1", "2", "3", "4"], "part": ["labeled", "validation", "test", "unlabeled"], "changes": [0, 1, 2, 3]}

@@ -3,11 +3,14 @@
 import gzip
 import struct
 
+import pytest
 from harmless import Check
 from hypothesis import given
 from hypothesis import strategies as st
 from loaders import LOADERS
 from strategies import cases, files
+
+pytestmark = pytest.mark.slow
 
 SIDES = st.one_of(st.integers(0, 6), st.sampled_from([255, 256, 257, 2**16, 2**31, 2**32 - 1]))
 

@@ -1,9 +1,12 @@
 """Images as users, ImageNet and MTFL lay them out: damaged files of every format, and PNGs with right checksums."""
 
+import pytest
 from harmless import Check
 from hypothesis import given
 from loaders import LOADERS
 from strategies import cases, files
+
+pytestmark = pytest.mark.slow
 
 
 @cases(700)

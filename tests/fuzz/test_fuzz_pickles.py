@@ -4,6 +4,7 @@ import pickle
 import pickletools
 
 import numpy as np
+import pytest
 from harmless import Check
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from seeds import cifar_fields
 from strategies import LEAVES, cases, files
 
 from formats import python2_pickle
+
+pytestmark = pytest.mark.slow
 
 OPCODES = [opcode.code.encode("latin1") for opcode in pickletools.opcodes]
 NAMES = [b"cnumpy\ndtype\n", b"cnumpy\nndarray\n", b"cnumpy.core.multiarray\n_reconstruct\n", b"c_codecs\nencode\n"]

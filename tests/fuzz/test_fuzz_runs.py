@@ -2,12 +2,15 @@
 
 import json
 
+import pytest
 from harmless import Check
 from hypothesis import given
 from hypothesis import strategies as st
 from loaders import LOADERS
 from seeds import configs
 from strategies import ANY_JSON, cases, changed, damaged, json_files, nested
+
+pytestmark = pytest.mark.slow
 
 RESULT = [json.loads(content) for content in LOADERS["result"].seeds()]
 METRICS = LOADERS["metrics"].seeds()

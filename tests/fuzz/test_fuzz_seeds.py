@@ -4,6 +4,8 @@ import pytest
 from harmless import Check
 from loaders import LOADERS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_whole_files_are_read(name: str, check: Check) -> None:

@@ -4,12 +4,15 @@ import decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from harmless import Check
 from hypothesis import given, reject
 from hypothesis import strategies as st
 from loaders import LOADERS
 from seeds import parquet
 from strategies import cases, damaged, files
+
+pytestmark = pytest.mark.slow
 
 NAMES = ["kind", "size", "age", "note", "city", "id"]
 WORDS = [

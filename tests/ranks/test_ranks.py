@@ -9,6 +9,8 @@ from cases import MIXING, cases
 from launch import run
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.slow
+
 CASES = Path(__file__).parent / "cases.py"
 EQUAL = 1e-10
 ALIKE = [name for name in cases() if not name.startswith(MIXING)]

@@ -12,6 +12,8 @@ from launch import ENVIRONMENT, command, run
 
 from l2i.training.checkpoint import checkpoints, newest_whole
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["--device", "cpu", "--precision", "float64", "--steps", "12", "--eval-every", "4", "--save-every", "4"]
 SMALL = [
     "--model.width",

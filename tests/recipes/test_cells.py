@@ -19,6 +19,8 @@ from l2i.recipes.protocol import protocol
 from l2i.validate import validate
 from tiny_encoder import tiny_encoder, write_imdb
 
+pytestmark = pytest.mark.slow
+
 TABLES = ("aflw", "cifar10", "cifar100", "imagenet", "imdb")
 CELLS = [name for table in TABLES for name in recipes.table(table).cells]
 UPDATES = ("l2i", "l2i-paper")

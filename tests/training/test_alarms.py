@@ -17,6 +17,8 @@ from l2i.training.folder import Result
 from l2i.training.log import rows_of
 from problems import problem
 
+pytestmark = pytest.mark.slow
+
 SOFT = {"weak": Augment(noise=0.1), "strong": Augment(noise=0.3)}
 RUNAWAY = {"method": {"threshold": 0.0, "weight": 1000.0}, "optim": {"lr": 0.05}}
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from l2i import replace, train
 from l2i.training.checkpoint import newest_whole
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 CUTS = (1, 4, 5)  # before the first checkpoint, where one is due, and after one: some steps are taken twice
 WAITING = {"OMP_WAIT_POLICY": "passive"}  # threads that wait do not keep a core from the other tests

@@ -17,6 +17,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from l2i.cli import run
 from l2i.tune.printed import best_of
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--device", "cpu", "--steps", "60", "--eval-every", "10", "--model.width", "16"]
 
 

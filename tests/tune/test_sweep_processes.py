@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--device", "cpu", "--steps", "300", "--eval-every", "20", "--save-every", "20", "--model.width", "16"]
 STUDY = "runs/tune/digits-seed0"
 

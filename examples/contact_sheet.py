@@ -9,7 +9,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from l2i.data.randaugment import OPS, RANGES, SWITCH, apply
+from l2i.data.transforms.randaugment import MAGNITUDE_RANGES, ON_OFF, OPS, apply_op
 
 SIDE, ENLARGED, STEPS = 32, 3, 5
 CELL = SIDE * ENLARGED
@@ -26,9 +26,9 @@ def thumbnails() -> Tensor:
 
 def magnitudes(op: str) -> dict[str, float]:
     """What to write over each cell, and the magnitude."""
-    if RANGES[op] == SWITCH:
+    if MAGNITUDE_RANGES[op] == ON_OFF:
         return {"off": 0.0, "on": 1.0}
-    low, high = RANGES[op].low, 8 if op == "posterize" else RANGES[op].high
+    low, high = MAGNITUDE_RANGES[op].low, 8 if op == "posterize" else MAGNITUDE_RANGES[op].high
     return {f"{m:.3g}".replace("-", "−"): m for m in torch.linspace(low, high, STEPS).tolist()}
 
 
@@ -43,7 +43,7 @@ def main(path: str) -> None:
         top = i * (CELL + TOP) + TOP
         axes.text(LEFT - 14, top + CELL / 2, op, ha="right", va="center", fontsize=12)
         for j, (label, magnitude) in enumerate(magnitudes(op).items()):
-            views = apply(images, torch.full((2,), i), torch.full((2,), magnitude))
+            views = apply_op(images, torch.full((2,), i), torch.full((2,), magnitude))
             for k, view in enumerate(views.permute(0, 2, 3, 1).byte().numpy()):
                 left = LEFT + k * block + j * (CELL + 6)
                 sheet[top : top + CELL, left : left + CELL] = view.repeat(ENLARGED, 0).repeat(ENLARGED, 1)

@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
 from l2i import L2IClassifier, L2IRegressor
-from l2i.statistic import with_error
+from l2i.experiments.formatting import mean_stderr
 
 LABELS = {"digits": 4, "wine": 3, "breast_cancer": 5, "iris": 3}  # a class
 TARGETS = {"diabetes": 40, "linnerud": 8}  # labelled rows
@@ -111,7 +111,7 @@ def main(*arguments: str) -> None:
         print(f"{name}, {labels} labelled, {figure} over {seeds} seeds, and seconds a fit")
         for label, make in candidates(name).items():
             found = [partial(measured, name, label, make)(seed) for seed in range(FIRST, FIRST + seeds)]
-            print(f"  {label:24} {with_error(f for f, _ in found):>14} {mean(s for _, s in found):8.1f}", flush=True)
+            print(f"  {label:24} {mean_stderr(f for f, _ in found):>14} {mean(s for _, s in found):8.1f}", flush=True)
 
 
 if __name__ == "__main__":

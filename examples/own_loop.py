@@ -22,7 +22,7 @@ for _ in range(500):
     z = model(u + 0.1 * torch.randn_like(u)).softmax(1)
     student = Student(u + 0.3 * torch.randn_like(u), lambda f, imputed: F.mse_loss(f.softmax(1), imputed.z))
     imputed = Imputed(z, torch.ones(64))
-    cost = F.cross_entropy(model(x[labeled]), y[labeled]) + 10 * student.evaluate(model, imputed.detached())
+    cost = F.cross_entropy(model(x[labeled]), y[labeled]) + 10 * student.cost_of(model, imputed.detach())
     base = dict(zip(params, torch.autograd.grad(cost, params.values()), strict=True))
 
     d_z = last_layer(

@@ -8,9 +8,9 @@ from itertools import count
 import torch
 
 from l2i import Trainer, replace
-from l2i.bench.cases import run_of, splits_of
-from l2i.bench.timing import WARM_UP, ms_of
-from l2i.options import BenchOptions
+from l2i.experiments.benchmark.cases import make_case_run, make_splits
+from l2i.experiments.benchmark.timing import WARMUP_STEPS, measure_ms
+from l2i.experiments.options import BenchOptions
 
 ROUNDS = {"cuda": 200, "cpu": 2}
 
@@ -21,8 +21,8 @@ def stream(device: torch.device) -> AbstractContextManager[object]:
 
 def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    run = run_of(group, "base", BenchOptions(), device)
-    splits = splits_of(group, device, run)
+    run = make_case_run(group, "base", BenchOptions(), device)
+    splits = make_splits(group, device, run)
     lanes = [(Trainer(replace(run, seed=seed), splits=splits), stream(device), count()) for seed in range(most)]
 
     def rounds(number: int, seeds: int) -> None:
@@ -34,12 +34,12 @@ def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
             if device.type == "cuda":
                 torch.cuda.current_stream(device).wait_stream(own.stream)  # what is timed ends when all have
 
-    rounds(WARM_UP[device.type], most)
+    rounds(WARMUP_STEPS[device.type], most)
     times: dict[int, list[float]] = {seeds: [] for seeds in range(1, most + 1)}
     for _ in range(repeats):
         for seeds, found in times.items():
             number = ROUNDS[device.type]
-            found.append(ms_of(lambda number=number, seeds=seeds: rounds(number, seeds), device) / number)
+            found.append(measure_ms(lambda number=number, seeds=seeds: rounds(number, seeds), device) / number)
     one = statistics.median(times[1])
     for seeds, found in times.items():
         ms = statistics.median(found)

@@ -9,10 +9,10 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from l2i import replace
-from l2i.bench.cases import chosen, splits_of
-from l2i.bench.timing import Stepping, ms_of
 from l2i.errors import InputError
-from l2i.options import BenchOptions
+from l2i.experiments.benchmark.cases import make_splits, select_cases
+from l2i.experiments.benchmark.timing import BenchTrainer, measure_ms
+from l2i.experiments.options import BenchOptions
 
 KINDS = {  # a kind of work -> what the names of its kernels have in them; the first that fits counts
     "BatchNorm and activation, forward": ("normalise_kernel", "statistics_kernel"),
@@ -28,11 +28,11 @@ STEPS = 24  # a multiple of every recipe's steps from one outer step to the next
 Kernel = tuple[str, float, float]  # name, first and last µs
 
 
-def kernels_of(stepping: Stepping) -> list[Kernel]:
+def kernels_of(stepping: BenchTrainer) -> list[Kernel]:
     """Those of some steps, in their order."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as found:
-        stepping.take(STEPS)
+        stepping.run_steps(STEPS)
         torch.cuda.synchronize()
     events = [event for event in found.events() or () if event.device_type == DeviceType.CUDA]
     return sorted(((e.name, e.time_range.start, e.time_range.end) for e in events), key=lambda kernel: kernel[1])
@@ -51,7 +51,7 @@ def busy(kernels: list[Kernel]) -> float:
     return total
 
 
-def one_at_a_time(stepping: Stepping) -> None:
+def one_at_a_time(stepping: BenchTrainer) -> None:
     """Print what each kind of work takes where its kernels have the device for themselves."""
     spent: dict[str, list[float]] = defaultdict(list)
     for name, first, last in kernels_of(stepping):
@@ -63,9 +63,9 @@ def one_at_a_time(stepping: Stepping) -> None:
     print(f"{whole / STEPS:7.0f} µs of kernels a step, one at a time")
 
 
-def in_lanes(stepping: Stepping) -> None:
+def in_lanes(stepping: BenchTrainer) -> None:
     """Print how the recorded step keeps the device busy."""
-    ms = ms_of(lambda: stepping.take(STEPS), stepping.trainer.device) / STEPS
+    ms = measure_ms(lambda: stepping.run_steps(STEPS), stepping.trainer.device) / STEPS
     kernels = kernels_of(stepping)
     span = max(last for *_, last in kernels) - kernels[0][1]
     at_once = sum(last - first for _, first, last in kernels) / span
@@ -76,16 +76,16 @@ def in_lanes(stepping: Stepping) -> None:
 def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
     device = torch.device("cuda")
     try:
-        case = chosen(BenchOptions(groups=(group,), variants=(variant,)), device)[group][0]
+        case = select_cases(BenchOptions(groups=(group,), variants=(variant,)), device)[group][0]
     except InputError as error:
         sys.exit(str(error))
     if not torch.cuda.is_available():
         print("the profile is that of a GPU, and there is none")
         return
-    run, splits = case.run, splits_of(group, device, case.run)
+    run, splits = case.run, make_splits(group, device, case.run)
     print(f"{group} {variant}")
     for engine, told in (("eager", one_at_a_time), ("graph", in_lanes)):
-        with closing(Stepping.warm(replace(run, engine=engine), splits)) as stepping:
+        with closing(BenchTrainer.build_warm(replace(run, engine=engine), splits)) as stepping:
             told(stepping)
 
 

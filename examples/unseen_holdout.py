@@ -19,12 +19,12 @@ import torch
 
 from l2i import Trainer, replace
 from l2i.config import Run
-from l2i.data.split import Splits
-from l2i.statistic import with_error
-from l2i.training.build import load_splits
-from l2i.training.checkpoint import newest_whole
-from l2i.training.folder import read_run
-from l2i.training.probe import probe
+from l2i.data.samples import Splits
+from l2i.experiments.formatting import mean_stderr
+from l2i.training.checkpoint import latest_valid
+from l2i.training.diagnostics import measure_outer_update
+from l2i.training.run_dir import read_run
+from l2i.training.setup import load_splits
 
 COSTS = {"C^H": "c_h", "test cost": "test_cost"}
 TEST = 1000  # test samples of a look
@@ -42,10 +42,10 @@ def unseen(splits: Splits) -> Splits:
 
 def changes(folder: Path, run: Run, splits: Splits, looks: int) -> dict[str, list[float]]:
     """What updates do to both costs, in per cent, at the last `looks` batches of a run."""
-    tensors, meta = newest_whole(folder / "checkpoints")
-    with closing(Trainer(run, splits=splits, like=tensors)) as trainer:
-        trainer.load(tensors)
-        rows = [probe(trainer, step) for step in range(max(0, meta["step"] - looks), meta["step"])]
+    tensors, meta = latest_valid(folder / "checkpoints")
+    with closing(Trainer(run, splits=splits, expected_state=tensors)) as trainer:
+        trainer.load_state_dict(tensors)
+        rows = [measure_outer_update(trainer, step) for step in range(max(0, meta["step"] - looks), meta["step"])]
     return {cost: [100 * (row[f"{n}_after"] / row[f"{n}_before"] - 1) for row in rows] for cost, n in COSTS.items()}
 
 
@@ -56,13 +56,13 @@ def main() -> None:
     parser.add_argument("--data", metavar="FOLDER", help="folder of the data set, where it is not the run's own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also add a line a kind of update to this file")
     asked = parser.parse_args()
-    run = replace(read_run(asked.folder), probe=TEST, engine="auto")
+    run = replace(read_run(asked.folder), probe_samples=TEST, engine="auto")
     run = run if asked.data is None else replace(run, data={"root": asked.data})
     splits = load_splits(run)
     for held, through in product(("labeled", "unseen"), ("labels", "parameters")):
-        this = replace(run, l2i={"outer_update": "normalized", "eta": None, "through": through})
+        this = replace(run, l2i={"update": "normalized", "eta": None, "through": through})
         found = changes(asked.folder, this, splits if held == "labeled" else unseen(splits), asked.looks)
-        told = ", ".join(f"{cost} {with_error(values, digits=3)} %" for cost, values in found.items())
+        told = ", ".join(f"{cost} {mean_stderr(values, decimals=3)} %" for cost, values in found.items())
         print(f"{run.name}, hold-out {held}, through {through}: {told}", flush=True)
         if asked.json is not None:
             kind = {"name": run.name, "steps": run.steps, "seed": run.seed, "holdout": held, "through": through}

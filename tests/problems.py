@@ -5,12 +5,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from l2i.batch import Batch, Imputed, Labeled, Mix, Net, Student, Unlabeled
 from l2i.bilevel import lookahead, trainable
-from l2i.data.frames import Frame
+from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.data.batch import Batch, Labeled, MixupDraws, Unlabeled
+from l2i.data.transforms.geometry import AffineMap
 from l2i.methods import METHODS
 from l2i.methods.base import Method
-from l2i.registry import load
+from l2i.registry import load_registered
 from l2i.tasks import Classification, Regression, Task
 
 FLOAT64 = torch.float64
@@ -19,14 +20,14 @@ LABELED, UNLABELED, HELD, FEATURES, OUTPUTS = 5, 6, 7, 8, 4
 
 def method_named(name: str) -> Method:
     """A method of the registry that lets some of its labels count and some not."""
-    cls = load("method", METHODS, name)
+    cls = load_registered("method", METHODS, name)
     return cls(threshold=0.3) if "threshold" in cls.__dataclass_fields__ else cls()
 
 
 def imputing_methods() -> list[tuple[str, str]]:
     """Every (method, task) that L2I applies to."""
-    classes = {name: load("method", METHODS, name) for name in METHODS}
-    return [(name, task) for name, cls in classes.items() if cls.imputes for task in cls.tasks]
+    classes = {name: load_registered("method", METHODS, name) for name in METHODS}
+    return [(name, task) for name, cls in classes.items() if cls.uses_pseudo_labels for task in cls.tasks]
 
 
 def network(dropout: float = 0.0) -> nn.Module:
@@ -36,8 +37,8 @@ def network(dropout: float = 0.0) -> nn.Module:
 
 def task_named(kind: str) -> Task:
     if kind == "classification":
-        return Classification(outputs=OUTPUTS)
-    return Regression.standardized(5 * torch.randn(20, OUTPUTS, dtype=FLOAT64) + 30, points=True)
+        return Classification(num_outputs=OUTPUTS)
+    return Regression.from_targets(5 * torch.randn(20, OUTPUTS, dtype=FLOAT64) + 30, points=True)
 
 
 def labeled(task: Task, size: int) -> Labeled:
@@ -51,9 +52,9 @@ def make_batch(task: Task) -> Batch:
     """Random draws of everything a method may ask for; landmarks come with a moved crop."""
     x = torch.randn(UNLABELED, FEATURES, dtype=FLOAT64)
     views = {name: x + 0.3 * torch.randn_like(x) for name in ("weak", "weak2", "strong")}
-    frame = Frame(torch.full((UNLABELED, 2), 1.1, dtype=FLOAT64), torch.randn(UNLABELED, 2, dtype=FLOAT64))
+    frame = AffineMap(torch.full((UNLABELED, 2), 1.1, dtype=FLOAT64), torch.randn(UNLABELED, 2, dtype=FLOAT64))
     rows = LABELED + 2 * UNLABELED
-    mix = Mix(torch.randperm(rows), torch.rand(rows, dtype=FLOAT64))
+    mix = MixupDraws(torch.randperm(rows), torch.rand(rows, dtype=FLOAT64))
     held = labeled(task, HELD)
     unlabeled = Unlabeled(views, frame if task.kind == "regression" else None, torch.randn_like(x))
     return Batch(labeled(task, LABELED), unlabeled, mix, held, torch.tensor(0.3, dtype=FLOAT64))
@@ -89,9 +90,9 @@ class Problem(NamedTuple):
         student, supervised = self.student(), self.supervised()
         if not with_c_t:
             return {"student": student, "c_t": None}
-        if self.method.mixes_labels:
-            return {"student": supervised.joined(student), "c_t": None}
-        return {"student": student, "c_t": lambda net: supervised.evaluate(net, imputed.detached())}
+        if self.method.mixes_targets:
+            return {"student": supervised.concat(student), "c_t": None}
+        return {"student": student, "c_t": lambda net: supervised.cost_of(net, imputed.detach())}
 
 
 def problem(method: str = "pi-model", task: str = "classification", dropout: float = 0.0) -> Problem:

@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from l2i.bench.cases import GROUPS, VARIANTS, chosen, splits_of
-from l2i.bench.floor import Ceilings, Counter, Work, work_of
-from l2i.bench.timing import Memory, Times, period
-from l2i.cli import run
+from l2i.cli import run_command
 from l2i.config import replace
-from l2i.models.base import Network
+from l2i.experiments.benchmark.cases import GROUP_RECIPES, VARIANTS, make_splits, select_cases
+from l2i.experiments.benchmark.roofline import Ceilings, Work, WorkCounter, count_step_work
+from l2i.experiments.benchmark.timing import Memory, StepTimes, get_outer_period
+from l2i.experiments.options import BenchOptions
+from l2i.models.base import ModelConfig
 from l2i.models.tcdcn import tcdcn
-from l2i.options import BenchOptions
 from l2i.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ FLOAT = 4  # bytes
 
 
 def benched(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert run([*SMALL, "3", "--json", *arguments]) == 0
+    assert run_command([*SMALL, "3", "--json", *arguments]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     return told
 
@@ -50,12 +50,12 @@ def encoder_operations(*, depth: int, width: int, length: int, classes: int) -> 
     return depth * (linear + attention) + 2 * width**2 + 2 * width * classes  # the pooler has the first token alone
 
 
-def attended(x: list[torch.Tensor], mask: torch.Tensor | None, *, dropout: float = 0.0) -> tuple[Counter, Counter]:
+def attended(x: list[torch.Tensor], mask: torch.Tensor | None, *, dropout: float = 0.0) -> tuple[WorkCounter, WorkCounter]:
     """The counts of attention and of its backward."""
     q, k, v = x
-    with Counter() as forward:
+    with WorkCounter() as forward:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-    with Counter() as backward:
+    with WorkCounter() as backward:
         torch.autograd.grad(out, x, torch.empty_like(out))
     return forward, backward
 
@@ -63,11 +63,11 @@ def attended(x: list[torch.Tensor], mask: torch.Tensor | None, *, dropout: float
 def test_a_convolution_counts_as_by_hand_forward_and_backward() -> None:
     layer, x = nn.Conv2d(3, 8, 3, padding=1), torch.rand(2, 3, 6, 6, requires_grad=True)
     images, kernels, maps = 2 * 3 * 36, 8 * 3 * 9, 2 * 8 * 36
-    with Counter() as forward:
+    with WorkCounter() as forward:
         out = layer(x)
     assert forward.operations == 2 * maps * 3 * 9
     assert forward.bytes == FLOAT * (images + kernels + 8 + maps)
-    with Counter() as backward:
+    with WorkCounter() as backward:
         torch.autograd.grad(out, [x, *layer.parameters()], torch.rand_like(out))
     assert backward.operations == 2 * forward.operations
     assert backward.bytes == FLOAT * (maps + 2 * images + 2 * kernels + 8)
@@ -76,7 +76,7 @@ def test_a_convolution_counts_as_by_hand_forward_and_backward() -> None:
 def test_a_backward_that_no_image_needs_reads_no_kernels() -> None:
     layer, x = nn.Conv2d(3, 8, 3, padding=1, bias=False), torch.rand(2, 3, 6, 6)
     out = layer(x)
-    with Counter() as backward:
+    with WorkCounter() as backward:
         torch.autograd.grad(out, layer.weight, torch.rand_like(out))
     assert backward.operations == 2 * out.numel() * 3 * 9
     assert backward.bytes == FLOAT * (out.numel() + x.numel() + layer.weight.numel())
@@ -84,7 +84,7 @@ def test_a_backward_that_no_image_needs_reads_no_kernels() -> None:
 
 def test_tangents_count() -> None:
     layer, x = nn.Conv2d(3, 8, 3, bias=False), torch.rand(2, 3, 6, 6)
-    with forward_ad.dual_level(), Counter() as counter:
+    with forward_ad.dual_level(), WorkCounter() as counter:
         kernels = forward_ad.make_dual(layer.weight.detach(), torch.rand_like(layer.weight))
         torch.conv2d(forward_ad.make_dual(x, torch.rand_like(x)), kernels)
     assert counter.operations == 3 * 2 * (2 * 8 * 16) * 3 * 9  # Φ, and a tangent by its input and by its kernels
@@ -92,10 +92,10 @@ def test_tangents_count() -> None:
 
 def test_half_precision_counts_half_the_bytes_and_an_expanded_tensor_once() -> None:
     layer, x = nn.Linear(5, 7, bias=False), torch.rand(3, 5)
-    with Counter() as counter, torch.autocast("cpu", torch.bfloat16):
+    with WorkCounter() as counter, torch.autocast("cpu", torch.bfloat16):
         layer(x)
     assert (counter.operations, counter.bytes) == (2 * 3 * 5 * 7, 2 * (15 + 35 + 21))
-    with Counter() as counter:
+    with WorkCounter() as counter:
         torch.mm(torch.rand(1, 5).expand(3, 5), torch.rand(5, 7))
     assert counter.bytes == FLOAT * (5 + 35 + 21)
 
@@ -119,9 +119,9 @@ def test_the_attention_kernels_of_a_gpu_count_alike(kernel: str) -> None:
     x = [torch.empty(2, 3, 8, 32, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3)]
     bias = torch.empty(2, 1, 8, 8, dtype=torch.bfloat16, device="meta").expand(-1, 3, -1, -1)
     rest: tuple[Any, ...] = (0.1,) if kernel == "flash" else (bias, True, 0.1)
-    with Counter() as forward:
+    with WorkCounter() as forward:
         out, *_ = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention")(*x, *rest)
-    with Counter() as backward:
+    with WorkCounter() as backward:
         torch.autograd.grad(out, x, torch.empty_like(out))
     assert (forward.operations, backward.operations) == (4 * 2 * 3 * 8 * 8 * 32, 8 * 2 * 3 * 8 * 8 * 32)
     assert (forward.bytes, backward.bytes) == (4 * 2 * x[0].numel(), 7 * 2 * x[0].numel())
@@ -130,31 +130,31 @@ def test_the_attention_kernels_of_a_gpu_count_alike(kernel: str) -> None:
 @pytest.mark.parametrize("group", ["landmarks", "text"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_step_has_the_operations_that_torch_counts(variant: str, group: str) -> None:
-    case = chosen(BenchOptions(groups=(group,), variants=(variant,), engine="eager"), CPU)[group][0]
-    trainer = Trainer(case.run, splits=splits_of(group, CPU, case.run))
-    with closing(trainer), FlopCounterMode(display=False) as torchs, Counter() as ours:
+    case = select_cases(BenchOptions(groups=(group,), variants=(variant,), engine="eager"), CPU)[group][0]
+    trainer = Trainer(case.run, splits=make_splits(group, CPU, case.run))
+    with closing(trainer), FlopCounterMode(display=False) as torchs, WorkCounter() as ours:
         trainer.step(0)
     assert ours.operations == torchs.get_total_flops() > 0
 
 
 def test_a_step_with_an_outer_one_now_and_then_counts_its_share_of_it() -> None:
-    case = chosen(BenchOptions(groups=("landmarks",), variants=("last-layer",), engine="eager"), CPU)["landmarks"][0]
-    splits = splits_of("landmarks", CPU, case.run)
+    case = select_cases(BenchOptions(groups=("landmarks",), variants=("last-layer",), engine="eager"), CPU)["landmarks"][0]
+    splits = make_splits("landmarks", CPU, case.run)
     never, always, seldom = (
-        work_of(replace(case.run, l2i=changes), splits).operations
-        for changes in ({"outer_update": "off"}, {}, {"outer_every": 4})
+        count_step_work(replace(case.run, l2i=changes), splits).operations
+        for changes in ({"update": "off"}, {}, {"every": 4})
     )
     assert never < seldom < always and seldom == never + (always - never) // 4
 
 
 def test_the_floor_is_the_longer_of_the_two_and_ratios_are_taken_a_round_at_a_time() -> None:
     limits = Ceilings(bytes_per_second=10, operations_per_second=100)
-    assert Work(operations=50, bytes=1).floor_ms(limits) == 500
-    assert Work(operations=50, bytes=20).floor_ms(limits) == 2000
+    assert Work(operations=50, bytes=1).compute_floor_ms(limits) == 500
+    assert Work(operations=50, bytes=20).compute_floor_ms(limits) == 2000
     faster = Ceilings(bytes_per_second=4, operations_per_second=200)
-    assert Ceilings.highest([limits, faster]) == Ceilings(bytes_per_second=10, operations_per_second=200)
-    base, other = (Times(blocks=ms, host_us=None, memory=Memory()) for ms in ((1.0, 9.0, 2.0), (2.0, 18.0, 5.0)))
-    assert (other.ms, other.ratio(base)) == (5, 2)
+    assert Ceilings.take_maximum([limits, faster]) == Ceilings(bytes_per_second=10, operations_per_second=200)
+    base, other = (StepTimes(blocks=ms, host_us=None, memory=Memory()) for ms in ((1.0, 9.0, 2.0), (2.0, 18.0, 5.0)))
+    assert (other.ms, other.compute_ratio(base)) == (5, 2)
 
 
 def test_json_has_every_figure_and_they_make_sense(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +166,7 @@ def test_json_has_every_figure_and_they_make_sense(capsys: pytest.CaptureFixture
     assert (base["variant"], base["ratio"], exact["variant"]) == ("base", 1, "exact")
     assert wide_exact["ratio"] > 1 and max(wide_base["share"], wide_exact["share"]) < 1
     assert exact["ratio"] > 1 and exact["operations"] > 2 * base["operations"] and exact["bytes"] > base["bytes"]
-    assert exact["batch"] == {"labeled": 16, "unlabeled": 16, "holdout": 16, "outer_unlabeled": 16}
+    assert exact["batch"] == {"labeled": 16, "unlabeled": 16, "holdout": 16, "outer_batch_size": 16}
     for case in told["cases"]:
         assert case["ms_min"] <= case["ms"] <= case["ms_max"] and case["host_us"] is None
         assert case["floor_ms"] > 0 and case["share"] == pytest.approx(case["floor_ms"] / case["ms"])
@@ -184,7 +184,7 @@ def test_checkpoints_are_timed_with_and_without(capsys: pytest.CaptureFixture[st
     assert (told["group"], told["variant"], told["every"]) == ("landmarks", "base", 1)
     assert len(told["ms_with"]) == len(told["ms_without"]) == 3 and min(told["ms_with"]) > 0
     assert told["cost"] == 1 - median(a / b for a, b in zip(told["ms_without"], told["ms_with"], strict=True))
-    parameters = sum(p.numel() for p in tcdcn((1, 60, 60), 10, Network()).parameters())
+    parameters = sum(p.numel() for p in tcdcn((1, 60, 60), 10, ModelConfig()).parameters())
     assert told["mib"] * 2**20 > 3 * FLOAT * parameters  # the model, its average and a moment
 
 
@@ -203,13 +203,13 @@ def test_texts_are_benched_with_every_variant(capsys: pytest.CaptureFixture[str]
 
 
 def test_made_up_texts_have_ends_and_no_padding_and_the_strong_view_replaces_words() -> None:
-    run_ = chosen(BenchOptions(groups=("text",), variants=("base",)), CPU)["text"][0].run
-    splits = splits_of("text", CPU, run_)
+    run_ = select_cases(BenchOptions(groups=("text",), variants=("base",)), CPU)["text"][0].run
+    splits = make_splits("text", CPU, run_)
     x = splits.unlabeled.x
-    assert isinstance(x, torch.Tensor) and splits.tokens is not None
-    assert x.shape[1] == run_.data.text.length == 32 and x[:, 1:-1].min() > 103 and x.max() < splits.tokens.size
+    assert isinstance(x, torch.Tensor) and splits.vocabulary is not None
+    assert x.shape[1] == run_.data.text.length == 32 and x[:, 1:-1].min() > 103 and x.max() < splits.vocabulary.size
     assert set(x[:, 0].tolist()) == {101} and set(x[:, -1].tolist()) == {102}
-    view, _ = splits.view(run_.data.strong, x, torch.Generator().manual_seed(0))
+    view, _ = splits.make_view(run_.data.strong, x, torch.Generator().manual_seed(0))
     assert (view[:, [0, -1]] == x[:, [0, -1]]).all()
     assert (view != x)[:, 1:-1].float().mean().item() == pytest.approx(0.3, abs=0.05)
 
@@ -218,13 +218,13 @@ def test_without_what_reads_texts_the_other_groups_are_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert list(chosen(BenchOptions(), CPU)) == [group for group in GROUPS if group != "text"]
-    assert run([*SMALL, "1", "--groups", "landmarks", "text"]) == 2
+    assert list(select_cases(BenchOptions(), CPU)) == [group for group in GROUP_RECIPES if group != "text"]
+    assert run_command([*SMALL, "1", "--groups", "landmarks", "text"]) == 2
     assert "pip install 'l2i[text]'" in capsys.readouterr().err
 
 
 def test_the_table_prints_every_row_and_its_conditions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*SMALL, "1", "--groups", "landmarks", "--variants", "learnable", "base"]) == 0
+    assert run_command([*SMALL, "1", "--groups", "landmarks", "--variants", "learnable", "base"]) == 0
     told = capsys.readouterr()
     rows = [line.split()[:4] for line in told.out.splitlines() if "16+16" in line]
     assert rows == [["landmarks", "base", "tcdcn", "16+16"], ["landmarks", "learnable", "tcdcn", "16+16"]]
@@ -234,14 +234,14 @@ def test_the_table_prints_every_row_and_its_conditions(capsys: pytest.CaptureFix
 
 
 def test_on_a_gpu_the_runs_are_the_recipes() -> None:
-    groups = chosen(BenchOptions(), torch.device("cuda"))
-    assert list(groups) == list(GROUPS) and all(len(cases) == len(VARIANTS) for cases in groups.values())
+    groups = select_cases(BenchOptions(), torch.device("cuda"))
+    assert list(groups) == list(GROUP_RECIPES) and all(len(cases) == len(VARIANTS) for cases in groups.values())
     last = groups["fixmatch"][1].run
-    assert (last.batch.labeled, last.batch.unlabeled, last.l2i.outer_unlabeled) == (64, 448, 64)
-    assert last.data.strong.randaugment == 2 and groups["fixmatch"][0].run.l2i.outer_unlabeled == 0
+    assert (last.batch.labeled, last.batch.unlabeled, last.l2i.outer_batch_size) == (64, 448, 64)
+    assert last.data.strong.randaugment == 2 and groups["fixmatch"][0].run.l2i.outer_batch_size == 0
     fast = groups["fixmatch-fast"][1].run
-    assert (fast.batch.unlabeled, fast.l2i.outer_unlabeled, fast.optim.name) == (448, 64, "sgd")
-    assert [period(case.run) for case in groups["fixmatch-fast"]] == [1, 8, 8, 8]
+    assert (fast.batch.unlabeled, fast.l2i.outer_batch_size, fast.optim.name) == (448, 64, "sgd")
+    assert [get_outer_period(case.run) for case in groups["fixmatch-fast"]] == [1, 8, 8, 8]
     assert groups["mean-teacher"][0].network == "wide-resnet-28-2"
     assert groups["landmarks"][1].run.batch.unlabeled == 128
     text = groups["text"][0]
@@ -263,6 +263,6 @@ def test_on_a_gpu_the_runs_are_the_recipes() -> None:
 def test_wrong_input_is_one_line_and_exit_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["bench", *arguments]) == 2
+    assert run_command(["bench", *arguments]) == 2
     told = capsys.readouterr()
     assert message in told.err and told.err.count("\n") == 1 and not told.out

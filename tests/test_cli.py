@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from formats import write_cifar10, write_faces
 from l2i import recipes
-from l2i.training.load import load_whole
-from l2i.validate import fields_of
+from l2i.config.validate import flatten_fields
+from l2i.training.loading import load_full_state
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def test_help_shows_every_field_with_its_meaning(tmp_path: Path) -> None:
     done = l2i("train", "digits", "--help", cwd=tmp_path)
     assert done.returncode == 0
     plain = " ".join(done.stdout.replace("│", " ").split())
-    for path, _ in fields_of(recipes.get("digits")):
+    for path, _ in flatten_fields(recipes.get("digits")):
         flag = f" --{path.replace('_', '-')}"
         assert flag in plain
         assert len(plain.split(flag, 1)[1].split("(default:")[0].split()) >= 3, flag
@@ -89,14 +89,14 @@ def test_help_is_there_at_every_level(arguments: tuple[str, ...], tmp_path: Path
 def test_a_run_leaves_what_it_says(whole: Path) -> None:
     result = json.loads((whole / "result.json").read_text())
     assert (result["steps"], result["seed"]) == (200, 0)
-    assert result["figure"] == rows(whole)[-1]["test"]
-    assert {"definition", "seconds", "versions", "hardware", "figure_name", "validation"} <= set(result)
+    assert result["metric"] == rows(whole)[-1]["test"]
+    assert {"metric_definition", "seconds", "versions", "hardware", "metric_name", "validation"} <= set(result)
     assert json.loads((whole / "config.json").read_text())["model"]["dropout"] == 0.1
     assert [row["step"] for row in rows(whole)] == list(range(20, 201, 20))
     for row in rows(whole):
-        assert {"c_t", "c_u", "c_h", "weight", "outer_ratio"} <= set(row)
-        assert row["outer_ratio"] == pytest.approx(0.3)
-        assert row["outer_ratio_raw"] > 0
+        assert {"c_t", "c_u", "c_h", "weight", "grad_ratio"} <= set(row)
+        assert row["grad_ratio"] == pytest.approx(0.3)
+        assert row["grad_ratio_raw"] > 0
     assert list(whole.glob("events.out.tfevents.*"))
 
 
@@ -180,7 +180,7 @@ def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> N
         (("train", "digits", "--data.num-labeled", "5000"), "use at most"),
         (("train", "digits", "--data.num-validation", "1200"), "num_validation=1200 must"),
         (("train", "digits", "--device", "tpu?"), "is not a device"),
-        (("train", "digits", "--l2i.outer-update", "paper"), "set l2i.eta"),
+        (("train", "digits", "--l2i.update", "paper"), "set l2i.eta"),
         (("compare", "digitz"), "perhaps you meant 'digits'"),
         (("compare", "digits", "--cells", "digits/sl"), "unknown recipe 'digits/sl'"),
         (("compare", "digits", "--seeds", "0"), "at least 1"),
@@ -309,9 +309,9 @@ def test_early_stopping_keeps_the_model_that_its_figure_is_of(tmp_path: Path) ->
     assert best < 30
     kept = tmp_path / "run" / "best"
     kept.joinpath(f"{99:010d}.safetensors").write_bytes(b"left over from a run that was cut")
-    loaded = load_whole(tmp_path / "run")
-    assert loaded.trainer.figures()["test"]["error (%)"] == pytest.approx(seen[loaded.teacher_step][1], rel=1e-4)
+    loaded = load_full_state(tmp_path / "run")
+    assert loaded.trainer.compute_metrics()["test"]["error (%)"] == pytest.approx(seen[loaded.teacher_step][1], rel=1e-4)
     told = json.loads(l2i("evaluate", "run", cwd=tmp_path).stdout)  # in a shell that knows nothing of the variable
     assert (told["step"], told["steps"], told["finished"]) == (best, 30, True)
     assert told["test"]["error (%)"] == pytest.approx(seen[best][1], abs=1e-4)
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["figure"] == seen[best][1]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metric"] == seen[best][1]

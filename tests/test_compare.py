@@ -7,38 +7,37 @@ import torch
 
 from formats import write_faces
 from l2i import InputError, Trainer, recipes, replace
-from l2i.compare import compare, plan
-from l2i.compared import columns, for_page, planned, report
-from l2i.lines import Line, lines_of
-from l2i.options import CompareOptions, Place
-from l2i.recipes.cells import Cell
-from l2i.statistic import with_error
-from l2i.tabular import markdown, rows_of
-from l2i.training.folder import Result
+from l2i.experiments.compare import compare, plan_runs
+from l2i.experiments.formatting import columns_to_rows, mean_stderr, render_markdown
+from l2i.experiments.options import CompareOptions, DataLocation
+from l2i.experiments.results import ComparisonRow, build_rows
+from l2i.experiments.table import build_columns, build_docs_columns, describe_plan, report_comparison
+from l2i.recipes.table import Cell
+from l2i.training.run_dir import Result
 
 
 def test_a_mean_comes_with_its_standard_error() -> None:
-    assert with_error([1.0, 2.0, 6.0]) == "3.00 ± 1.53"
-    assert with_error([-1.0, 2.0], digits=1, sign="+") == "+0.5 ± 1.5"
+    assert mean_stderr([1.0, 2.0, 6.0]) == "3.00 ± 1.53"
+    assert mean_stderr([-1.0, 2.0], decimals=1, sign="+") == "+0.5 ± 1.5"
 
 
 def test_one_value_has_no_error() -> None:
-    assert with_error([4.25], digits=1) == "4.2"
+    assert mean_stderr([4.25], decimals=1) == "4.2"
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The landmark cells with batches and labels that suit two dozen faces; all else as it is."""
-    table = recipes.table("aflw")
+    table = recipes.get_table("aflw")
 
     def make(name: str, cell: object) -> object:
         run = original(name, cell)  # type: ignore[arg-type]
         return replace(
-            run, threads=1, probe=0, data={"num_labeled": 10}, batch={"labeled": 8, "unlabeled": 8, "holdout": 8}
+            run, threads=1, probe_samples=0, data={"num_labeled": 10}, batch={"labeled": 8, "unlabeled": 8, "holdout": 8}
         )
 
-    original = table.make
-    monkeypatch.setitem(table.__dict__, "make", make)
+    original = table.make_run
+    monkeypatch.setitem(table.__dict__, "make_run", make)
 
 
 def options(folder: Path, **changes: object) -> CompareOptions:
@@ -48,7 +47,7 @@ def options(folder: Path, **changes: object) -> CompareOptions:
         "steps": 3,
         "out": str(folder / "runs"),
         "device": "cpu",
-        "data": Place(root=str(folder)),
+        "data": DataLocation(root=str(folder)),
     }
     return CompareOptions(**{**settings, **changes})  # type: ignore[arg-type]
 
@@ -59,8 +58,8 @@ def test_our_figures_stand_beside_the_papers(small: None, tmp_path: Path, capsys
     lines = compare("aflw", chosen)
     names = [line.name.removeprefix("aflw/") for line in lines]
     assert names == ["sl-91", "mean-teacher-91", "mean-teacher-91-longer", "mean-teacher-l2i-91"]
-    assert lines[3].same_steps is lines[1] and lines[3].same_time is lines[2]
-    report("aflw", lines, chosen)
+    assert lines[3].baseline is lines[1] and lines[3].time_matched_baseline is lines[2]
+    report_comparison("aflw", lines, chosen)
     told = capsys.readouterr().out
     for printed in ("mean-face", "16.58*", "16.32 ± 0.14", "12.80 ± 0.00", "11.53 ± 0.02", "Δ same steps"):
         assert printed in told
@@ -74,7 +73,7 @@ def test_our_figures_stand_beside_the_papers(small: None, tmp_path: Path, capsys
 
 def test_the_mean_face_is_that_of_all_training_faces(tmp_path: Path) -> None:
     write_faces(tmp_path)
-    reference = recipes.table("aflw").reference
+    reference = recipes.get_table("aflw").compute_references
     assert reference is not None
     first = reference(str(tmp_path))["aflw/mean-face"]
     run = replace(recipes.get("aflw/sl-all"), device="cpu", data={"root": str(tmp_path)}, batch={"labeled": 8})
@@ -86,7 +85,7 @@ def test_the_mean_face_is_that_of_all_training_faces(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
-    told = planned("cifar10", options(tmp_path, cells=("fixmatch-l2i-paper-250",), steps=100))
+    told = describe_plan("cifar10", options(tmp_path, cells=("fixmatch-l2i-paper-250",), steps=100))
     assert told == [
         "cifar10/fixmatch-l2i-paper-250: 2 seeds, 0 done already, 100 of the recipe's 1,048,576 steps, "
         "the paper's figure 5.56 ± 0.03"
@@ -96,7 +95,7 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
 
 def test_an_unknown_cell_is_told_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="perhaps you meant 'mean-teacher-l2i-91'"):
-        plan(recipes.table("aflw"), options(tmp_path, cells=("mean-techer-l2i-91",)))
+        plan_runs(recipes.get_table("aflw"), options(tmp_path, cells=("mean-techer-l2i-91",)))
 
 
 @pytest.mark.parametrize(
@@ -110,44 +109,44 @@ def test_an_unknown_cell_is_told_with_the_nearest(tmp_path: Path) -> None:
     ],
 )
 def test_every_cell_knows_its_baseline(cell: str, baseline: str | None) -> None:
-    assert recipes.table_of(cell).baseline(cell) == baseline
+    assert recipes.find_cell_table(cell).find_baseline(cell) == baseline
 
 
 def results(name: str, figures: dict[int, float]) -> list[Result]:
     """Results by seed."""
-    fixed = {"figure_name": "error (%)", "definition": "", "validation": None, "versions": {}, "hardware": ""}
+    fixed = {"metric_name": "error (%)", "metric_definition": "", "validation": None, "versions": {}, "hardware": ""}
     return [
-        Result(name=name, figure=figure, seed=seed, steps=9, seconds=90.0, **fixed)  # type: ignore[arg-type]
+        Result(name=name, metric=figure, seed=seed, steps=9, seconds=90.0, **fixed)  # type: ignore[arg-type]
         for seed, figure in figures.items()
     ]
 
 
 def test_a_gain_is_ours_less_the_baselines_seed_by_seed() -> None:
-    base = Line("base", results("base", {0: 10.0, 1: 20.0, 3: 99.0}))
-    ours = Line("ours", results("ours", {2: 50.0, 1: 16.0, 0: 8.0}))
-    assert ours.gain(base) == "-3.00 ± 1.00"
-    assert ours.gain(None) == ""
-    assert ours.gain(Line("other", results("other", {7: 1.0}))) == ""
+    base = ComparisonRow("base", results("base", {0: 10.0, 1: 20.0, 3: 99.0}))
+    ours = ComparisonRow("ours", results("ours", {2: 50.0, 1: 16.0, 0: 8.0}))
+    assert ours.format_gain(base) == "-3.00 ± 1.00"
+    assert ours.format_gain(None) == ""
+    assert ours.format_gain(ComparisonRow("other", results("other", {7: 1.0}))) == ""
 
 
 def test_errors_in_units_are_told_to_three_digits() -> None:
-    def line(*figures: float) -> Line:
+    def line(*figures: float) -> ComparisonRow:
         found = results("friedman/sl-60", dict(enumerate(figures)))
-        return Line("friedman/sl-60", [dataclasses.replace(result, figure_name="RMSE") for result in found])
+        return ComparisonRow("friedman/sl-60", [dataclasses.replace(result, metric_name="RMSE") for result in found])
 
-    assert line(0.651, 0.663).gain(line(0.650, 0.660)) == "+0.002 ± 0.001"
-    assert columns([line(0.651, 0.663)], {})["RMSE"] == ["0.657 ± 0.006"]
+    assert line(0.651, 0.663).format_gain(line(0.650, 0.660)) == "+0.002 ± 0.001"
+    assert build_columns([line(0.651, 0.663)], {})["RMSE"] == ["0.657 ± 0.006"]
 
 
 def test_l2i_and_its_ablations_are_set_against_their_control() -> None:
-    aflw = recipes.table("aflw")
+    aflw = recipes.get_table("aflw")
     control = {"aflw/mean-teacher-l2i-91-control": Cell("mean-teacher", 91, "normalized", "control")}
     table = dataclasses.replace(aflw, cells=aflw.cells | control)
     figures = {"mean-teacher-91": 10.0, "mean-teacher-l2i-91": 8.0, "mean-teacher-l2i-paper-91": 7.0}
     figures |= {"mean-teacher-l2i-91-exact": 6.0, "mean-teacher-l2i-91-control": 9.0}
     found = {f"aflw/{cell}": results(f"aflw/{cell}", {0: figure}) for cell, figure in figures.items()}
     rows = [
-        line.strip("| ").split(" | ") for line in markdown(rows_of(for_page(lines_of(table, found), {}))).splitlines()
+        line.strip("| ").split(" | ") for line in render_markdown(columns_to_rows(build_docs_columns(build_rows(table, found), {}))).splitlines()
     ]
     assert rows[0] == ["cell", "error (%)", "paper", "Δ same steps", "Δ control", "seeds", "steps", "minutes a run"]
     assert [row[3:5] for row in rows[2:]] == [
@@ -162,7 +161,7 @@ def test_l2i_and_its_ablations_are_set_against_their_control() -> None:
 
 def test_fields_of_every_run_can_be_changed() -> None:
     changes = ("optim.lr=0.01", "batch.labeled=16", "l2i.share=False", "data.weak.flip=true", "eval_every=7")
-    planned = plan(recipes.table("aflw"), CompareOptions(change=changes, seeds=1))
+    planned = plan_runs(recipes.get_table("aflw"), CompareOptions(changes=changes, seeds=1))
     for (run,) in planned.values():
         assert (run.optim.lr, run.batch.labeled, run.eval_every) == (0.01, 16, 7)
         assert not run.l2i.share and run.data.weak.flip
@@ -171,8 +170,8 @@ def test_fields_of_every_run_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("optim.lr", "--change takes FIELD=VALUE, as in --change optim.lr=0.001; it was given 'optim.lr'"),
-        ("steps=3", "--change steps: 'l2i compare' has an option of its own for that"),
+        ("optim.lr", "--set takes FIELD=VALUE, as in --set optim.lr=0.001; it was given 'optim.lr'"),
+        ("steps=3", "--set steps: 'l2i compare' has an option of its own for that"),
         ("optim.rl=3", "aflw/sl-91: Unrecognized options: --optim.rl, 3; perhaps you meant --optim.lr"),
         ("method.threshold=0.5", "aflw/sl-91: Unrecognized options: --method.threshold"),
         ("optim.lr=fast", "aflw/sl-91: "),
@@ -180,7 +179,7 @@ def test_fields_of_every_run_can_be_changed() -> None:
 )
 def test_what_cannot_be_changed_is_said(change: str, message: str) -> None:
     with pytest.raises(InputError) as error:
-        plan(recipes.table("aflw"), CompareOptions(change=(change,), seeds=1))
+        plan_runs(recipes.get_table("aflw"), CompareOptions(changes=(change,), seeds=1))
     assert message in str(error.value)
 
 
@@ -188,6 +187,6 @@ def test_what_would_be_trained_is_not_told_of_other_runs(small: None, tmp_path: 
     write_faces(tmp_path)
     chosen = options(tmp_path, cells=("sl-91",), seeds=1)
     compare("aflw", chosen)
-    assert "1 seed, 1 done already" in planned("aflw", chosen)[0]
+    assert "1 seed, 1 done already" in describe_plan("aflw", chosen)[0]
     with pytest.raises(InputError, match="holds a run of another configuration"):
-        planned("aflw", options(tmp_path, cells=("sl-91",), seeds=1, steps=4))
+        describe_plan("aflw", options(tmp_path, cells=("sl-91",), seeds=1, steps=4))

@@ -5,11 +5,11 @@ import pytest
 
 from l2i import InputError, Run, recipes, replace
 from l2i.config import Optim, from_json, to_json
+from l2i.config.validate import validate
 from l2i.methods.vat import VAT
-from l2i.validate import validate
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", recipes.list_recipes())
 def test_every_recipe_survives_json(name: str) -> None:
     run = recipes.get(name)
     assert from_json(json.loads(json.dumps(to_json(run)))) == run
@@ -56,7 +56,7 @@ def test_l2i_cells_differ_from_their_baselines_in_the_outer_step_alone() -> None
         base, twin, paper = (recipes.get(f"digits/{method}{suffix}-40") for suffix in ("", "-l2i", "-l2i-paper"))
         assert replace(twin, name=base.name, l2i=base.l2i) == base
         assert replace(paper, name=base.name, l2i=base.l2i) == base
-        assert (base.l2i.outer_update, twin.l2i.outer_update, paper.l2i.outer_update) == ("off", "normalized", "paper")
+        assert (base.l2i.update, twin.l2i.update, paper.l2i.update) == ("off", "normalized", "paper")
 
 
 def test_counts_and_shares_survive_json_as_what_they_are() -> None:
@@ -75,7 +75,7 @@ def test_counts_and_shares_survive_json_as_what_they_are() -> None:
     [
         ({"data": {"num_labeled": 1.5}}, "data.num_labeled=1.5 must be a whole number, or a share"),
         ({"optim": {"milestones": (2.5,), "schedule": "step"}}, "must be a whole number, or a share"),
-        ({"precision": "bf16", "method": VAT(), "l2i": {"outer_update": "off"}}, "lost in the rounding of bf16"),
+        ({"precision": "bf16", "method": VAT(), "l2i": {"update": "off"}}, "lost in the rounding of bf16"),
         ({"l2i": {"eta_schedule": "rate"}}, "changes an inner rate and there is none"),
         ({"l2i": {"inner_steps": 2, "hypergradient": "exact"}}, "looks ahead by real steps; set l2i.eta"),
         ({"l2i": {"outer_optimizer": "own", "outer_rate": 0.1}}, "is for 'paper'"),

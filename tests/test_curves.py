@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from l2i import recipes
-from l2i.cli import run
-from l2i.curves import Curve, curve, figure_of
-from l2i.options import CompareOptions
-from l2i.training.folder import Result
+from l2i.cli import run_command
+from l2i.experiments.options import CompareOptions
+from l2i.experiments.plots import Curve, load_curve, make_curves_figure
+from l2i.training.run_dir import Result
 
 CELLS = ("sl-40", "pseudo-label-40")
-TRAINING = ["compare", "digits", "--cells", *CELLS, "--seeds", "2", "--steps", "6", "--device", "cpu", "--change"]
+TRAINING = ["compare", "digits", "--cells", *CELLS, "--seeds", "2", "--steps", "6", "--device", "cpu", "--set"]
 TRAINING += ["threads=1", "eval-every=2", "batch.labeled=8", "batch.unlabeled=8"]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    assert run([*TRAINING, "--keep", str(folder / "results"), "--out", str(folder / "runs")]) == 0
+    assert run_command([*TRAINING, "--save-results", str(folder / "results"), "--out", str(folder / "runs")]) == 0
     return folder
 
 
@@ -33,8 +33,8 @@ def results(trained: Path, tmp_path: Path) -> Path:
 def curve_of(results: Path, name: str) -> tuple[list[float], list[float], list[dict[str, float]], float]:
     kept = json.loads((results / "digits" / f"{name}-seed1.json").read_text())
     rows = [json.loads(row) for row in (results / "digits" / f"{name}-seed1.jsonl").read_text().splitlines()]
-    options = CompareOptions(from_=str(results))
-    found = curve(recipes.table("digits"), f"digits/{name}", Result(**kept), options)
+    options = CompareOptions(load_results=str(results))
+    found = load_curve(recipes.get_table("digits"), f"digits/{name}", Result(**kept), options)
     return found.minutes, found.errors, rows, kept["seconds"]
 
 
@@ -47,20 +47,20 @@ def test_a_curve_has_the_runs_evaluations_at_their_share_of_its_time(results: Pa
 @pytest.mark.parametrize("source", ["kept", "runs"])
 def test_the_picture_has_every_cell(source: str, trained: Path, tmp_path: Path) -> None:
     picture = tmp_path / "new" / "curve.svg"
-    asked = ["compare", "digits", "--from", str(trained / "results")]
+    asked = ["compare", "digits", "--load-results", str(trained / "results")]
     asked = asked if source == "kept" else [*TRAINING[:-4], *TRAINING[-4:], "--out", str(trained / "runs")]
-    assert run([*asked, "--plot", str(picture)]) == 0
+    assert run_command([*asked, "--plot", str(picture)]) == 0
     assert all(f"<!-- {words} -->" in picture.read_text() for words in (*CELLS, "minutes since the first step"))
 
 
 def test_cells_beyond_the_colours_are_told_apart(results: Path) -> None:
-    found = curve(
-        recipes.table("digits"),
+    found = load_curve(
+        recipes.get_table("digits"),
         "digits/sl-40",
         Result(**json.loads((results / "digits" / "sl-40-seed0.json").read_text())),
-        CompareOptions(from_=str(results)),
+        CompareOptions(load_results=str(results)),
     )
-    lines = figure_of({f"cell {number}": [found] for number in range(17)}).axes[0].lines[::2]
+    lines = make_curves_figure({f"cell {number}": [found] for number in range(17)}).axes[0].lines[::2]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 17
 
 
@@ -70,14 +70,14 @@ def test_cells_beyond_the_colours_are_told_apart(results: Path) -> None:
 )
 def test_errors_of_a_wide_range_are_drawn_on_a_logarithmic_axis(errors: list[float], scale: str, results: Path) -> None:
     kept = Result(**json.loads((results / "digits" / "sl-40-seed0.json").read_text()))
-    axes = figure_of({"digits/sl-40": [Curve(kept, list(range(len(errors))), errors)]}).axes[0]
+    axes = make_curves_figure({"digits/sl-40": [Curve(kept, list(range(len(errors))), errors)]}).axes[0]
     assert axes.get_yscale() == scale
 
 
 def test_what_cannot_be_drawn_is_said(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     rows = results / "digits" / "sl-40-seed1.jsonl"
-    asked = ["compare", "digits", "--from", str(results), "--plot"]
+    asked = ["compare", "digits", "--load-results", str(results), "--plot"]
     for change, picture, message in (
         (None, "curve.gif", "the name of a picture must end in .png, .svg, .pdf"),
         (None, str(tmp_path / "file" / "curve.png"), "cannot be a folder (File exists); give another --plot"),
@@ -87,6 +87,6 @@ def test_what_cannot_be_drawn_is_said(results: Path, tmp_path: Path, capsys: pyt
     ):
         if change is not None:
             rows.write_text(change)
-        assert run([*asked, picture]) == 2
+        assert run_command([*asked, picture]) == 2
         assert message in capsys.readouterr().err
-    assert run([*TRAINING, "--dry-run", "--plot", "a.png"]) == 2
+    assert run_command([*TRAINING, "--dry-run", "--plot", "a.png"]) == 2

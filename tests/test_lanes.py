@@ -2,29 +2,36 @@
 
 import pytest
 
-from l2i import lanes
-from l2i.lanes import APART, IN_TURN, LAST_LAYER, LITTLE, THROUGH_ALL, plan_for
+from l2i import streams as lanes
+from l2i.streams import (
+    FULL_NETWORK_STREAMS,
+    LAST_LAYER_STREAMS,
+    SEPARATE_STREAMS,
+    SEQUENTIAL,
+    SMALL_ACTIVATION_BYTES,
+    choose_stream_plan,
+)
 
 
 def test_lanes_share_streams_where_a_network_holds_much() -> None:
-    assert plan_for(held=LITTLE - 1, last_layer=True) == plan_for(held=0, last_layer=False) == APART
-    assert (plan_for(held=LITTLE, last_layer=True), plan_for(held=LITTLE, last_layer=False)) == (
-        LAST_LAYER,
-        THROUGH_ALL,
+    assert choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES - 1, last_layer=True) == choose_stream_plan(activation_bytes=0, last_layer=False) == SEPARATE_STREAMS
+    assert (choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES, last_layer=True), choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES, last_layer=False)) == (
+        LAST_LAYER_STREAMS,
+        FULL_NETWORK_STREAMS,
     )
 
 
-@pytest.mark.parametrize("plan", [APART, LAST_LAYER, THROUGH_ALL])
-def test_the_base_steps_lanes_never_share_a_stream(plan: lanes.Plan) -> None:
+@pytest.mark.parametrize("plan", [SEPARATE_STREAMS, LAST_LAYER_STREAMS, FULL_NETWORK_STREAMS])
+def test_the_base_steps_lanes_never_share_a_stream(plan: lanes.StreamPlan) -> None:
     assert len({plan[name] for name in ("impute", "labeled", "student")}) == 3
-    assert plan.keys() == APART.keys()
+    assert plan.keys() == SEPARATE_STREAMS.keys()
 
 
 def test_without_streams_everything_is_done_in_turn() -> None:
     done = []
-    with IN_TURN("student", "impute"):
+    with SEQUENTIAL("student", "impute"):
         done.append("student")
-    IN_TURN.wait("student")
-    IN_TURN.keep(done)
-    IN_TURN.join()
+    SEQUENTIAL.wait("student")
+    SEQUENTIAL.hold(done)
+    SEQUENTIAL.join()
     assert done == ["student"]

@@ -10,21 +10,21 @@ from PIL import Image
 
 from formats import write_faces
 from l2i import InputError, cli, recipes, replace, train
-from l2i.pictures import (
-    AFTER,
-    BEFORE,
-    GREY,
-    TRUTH,
-    arrow_factor,
-    best_and_worst,
-    faces,
-    imputed,
-    landmarks,
-    pictures,
-    points,
-    spread,
+from l2i.experiments.figures import (
+    AFTER_COLOR,
+    BEFORE_COLOR,
+    GREY_LEVEL,
+    TRUTH_COLOR,
+    compute_arrow_scale,
+    decode_points,
+    draw_face_grid,
+    draw_landmarks,
+    iter_figures,
+    plot_imputed,
+    select_best_and_worst,
+    select_evenly_spaced,
 )
-from l2i.training.load import load_trainer, load_whole, same_split
+from l2i.training.loading import check_same_split, load_full_state, load_trainer
 
 SIZES = {"labeled": 4, "unlabeled": 4, "holdout": 4}
 FACES = ["costs.png", "error.png", "landmarks.png", "cases.png", "imputed.png"]
@@ -34,7 +34,7 @@ def trained(folder: Path, cell: str, root: Path, **changes: object) -> str:
     """A run of a few steps."""
     data = {"root": str(root), "num_labeled": 10, "num_validation": 4}
     run = replace(recipes.get(cell), device="cpu", steps=6, eval_every=2, save_every=6, batch=SIZES, out=str(folder))
-    train(replace(run, **{"data": data, "probe": 5, **changes}), quiet=True)
+    train(replace(run, **{"data": data, "probe_samples": 5, **changes}), quiet=True)
     return str(folder)
 
 
@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], str]:
-    code = cli.run(["pictures", *arguments])
+    code = cli.run_command(["plot", *arguments])
     out, err = capsys.readouterr()
     return code, out.splitlines(), err
 
@@ -95,7 +95,7 @@ def test_landmarks_can_be_drawn_without_the_faces(
         code, _, _ = told(capsys, str(place / "ours"), "--out", str(tmp_path / name), *flags)
         assert code == 0
         with Image.open(tmp_path / name / "landmarks.png") as image:
-            shares[name] = float((np.asarray(image.convert("RGB")) == GREY).all(axis=2).mean())
+            shares[name] = float((np.asarray(image.convert("RGB")) == GREY_LEVEL).all(axis=2).mean())
     assert shares["blank"] > 0.3 > 0.1 > shares["faces"]
 
 
@@ -109,14 +109,14 @@ def test_a_run_without_an_update_has_none_to_show(
 
 
 def test_a_classification_run_has_its_curves_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    digits = {"data": {"num_labeled": 20, "num_validation": 0}, "model": {"width": 4}, "probe": 0}
+    digits = {"data": {"num_labeled": 20, "num_validation": 0}, "model": {"width": 4}, "probe_samples": 0}
     run = trained(tmp_path / "run", "digits", tmp_path, **digits)
     code, out, err = told(capsys, run)
     assert code == 0
     assert [Path(path).name for path in out] == ["error.png"]
     assert err.count("\n") == 1
-    assert "--probe N" in err
-    run = trained(tmp_path / "probed", "digits", tmp_path, **{**digits, "probe": 20})
+    assert "--probe-samples N" in err
+    run = trained(tmp_path / "probed", "digits", tmp_path, **{**digits, "probe_samples": 20})
     code, out, err = told(capsys, run, "--baseline", str(tmp_path / "run"))
     assert (code, err) == (0, "")
     assert [Path(path).name for path in out] == ["costs.png", "error.png"]
@@ -151,48 +151,48 @@ def test_wrong_input_is_one_line(
 def test_a_baseline_of_another_split_or_data_set_is_refused(place: Path, tmp_path: Path) -> None:
     other = trained(tmp_path / "seed", "aflw/mean-teacher-91", place / "data", seed=1)
     with pytest.raises(InputError, match=r"another split \(seed is 1 there and 0 here\)"):
-        same_split(place / "ours", other)
+        check_same_split(place / "ours", other)
     digits = trained(tmp_path / "digits", "digits/fixmatch-40", tmp_path, data={}, model={"width": 4})
     with pytest.raises(InputError, match=r"data\.name is digits there and landmarks here"):
-        same_split(place / "ours", digits)
+        check_same_split(place / "ours", digits)
 
 
 def test_a_run_before_its_first_evaluation_or_with_damaged_rows_is_named(place: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((place / "ours" / "config.json").read_bytes())
     with pytest.raises(InputError, match="has no evaluations yet"):
-        load_whole(tmp_path)
+        load_full_state(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(InputError, match=r"metrics\.jsonl is damaged"):
-        load_whole(tmp_path)
+        load_full_state(tmp_path)
 
 
 def test_the_points_drawn_are_those_that_the_averaged_model_finds(place: Path) -> None:
-    run = load_whole(place / "ours", device="cpu")
-    base = load_whole(place / "base", device="cpu")
-    named = dict(landmarks([run, base], count=4, blank=False))
+    run = load_full_state(place / "ours", device="cpu")
+    base = load_full_state(place / "base", device="cpu")
+    named = dict(draw_landmarks([run, base], count=4, blank=False))
     trainer, _ = load_trainer(place / "ours", device="cpu")
     test = trainer.splits.test
     task = trainer.task
     expected = task.decode(trainer.predict(test)).reshape(9, 5, 2)  # type: ignore[attr-defined]
     axes = named["landmarks"].axes[1]
-    row = spread(9, 4)[1]
+    row = select_evenly_spaced(9, 4)[1]
     by_color = {line.get_color(): line.get_xydata() for line in axes.lines}
-    np.testing.assert_allclose(by_color[AFTER], expected[row], rtol=1e-6)
-    np.testing.assert_allclose(by_color[TRUTH], test.y[row].reshape(5, 2))
-    assert set(by_color) == {TRUTH, BEFORE, AFTER}
+    np.testing.assert_allclose(by_color[AFTER_COLOR], expected[row], rtol=1e-6)
+    np.testing.assert_allclose(by_color[TRUTH_COLOR], test.y[row].reshape(5, 2))
+    assert set(by_color) == {TRUTH_COLOR, BEFORE_COLOR, AFTER_COLOR}
     np.testing.assert_array_equal(axes.images[0].get_array(), test.x[row, 0])  # type: ignore[call-overload]
-    error = 100 * float(task.landmark_errors(expected, test.y)[row])  # type: ignore[attr-defined]
+    error = 100 * float(task.compute_landmark_errors(expected, test.y)[row])  # type: ignore[attr-defined]
     assert axes.get_title().startswith(f"{error:.1f} %, baseline ")
 
 
 def test_imputed_landmarks_are_the_models_own_and_arrows_as_long_as_the_title_says(place: Path) -> None:
-    run = load_whole(place / "ours", device="cpu")
-    figure = imputed(run, count=3, blank=False)
+    run = load_full_state(place / "ours", device="cpu")
+    figure = plot_imputed(run, count=3, blank=False)
     unlabeled = run.trainer.splits.unlabeled
-    row = spread(len(unlabeled.x), 3)[2]
+    row = select_evenly_spaced(len(unlabeled.x), 3)[2]
     axes = figure.axes[2]
     before, after = (
-        next(line.get_xydata() for line in axes.lines if line.get_color() == color) for color in (BEFORE, AFTER)
+        next(line.get_xydata() for line in axes.lines if line.get_color() == color) for color in (BEFORE_COLOR, AFTER_COLOR)
     )
     arrows = axes.collections[0]
     factor = float(figure.get_suptitle().split("drawn ")[1].split(" times")[0].replace(",", ""))
@@ -200,13 +200,13 @@ def test_imputed_landmarks_are_the_models_own_and_arrows_as_long_as_the_title_sa
     run.trainer.step(5)  # the last batch again, as the run takes it
     run.trainer.model.eval()
     with torch.no_grad():
-        outputs = run.trainer.model(run.trainer.inputs(unlabeled.x[row : row + 1]))
-    np.testing.assert_allclose(after, points(run.trainer, outputs)[0], rtol=1e-6)
+        outputs = run.trainer.model(run.trainer.preprocess(unlabeled.x[row : row + 1]))
+    np.testing.assert_allclose(after, decode_points(run.trainer, outputs)[0], rtol=1e-6)
 
 
 def test_costs_show_the_rows_of_the_run(place: Path) -> None:
-    run = load_whole(place / "ours", device="cpu")
-    figure = dict(pictures([run], 3, print, blank=False))["costs"]
+    run = load_full_state(place / "ours", device="cpu")
+    figure = dict(iter_figures([run], 3, print, blank=False))["costs"]
     rows = [json.loads(line) for line in (place / "ours" / "metrics.jsonl").read_text().splitlines()]
     upper, _, strip, _ = figure.axes
     np.testing.assert_allclose(upper.lines[0].get_ydata(), [row["c_h_before"] for row in rows])
@@ -217,21 +217,21 @@ def test_costs_show_the_rows_of_the_run(place: Path) -> None:
 
 def test_the_best_faces_gain_most_over_the_baseline_and_the_worst_have_the_largest_errors() -> None:
     ours, theirs = torch.tensor([5.0, 1.0, 9.0, 3.0]), torch.tensor([6.0, 1.5, 20.0, 2.0])
-    assert best_and_worst([ours, theirs], 2) == [2, 0, 2, 0]
-    assert best_and_worst([ours], 2) == [1, 3, 2, 0]
+    assert select_best_and_worst([ours, theirs], 2) == [2, 0, 2, 0]
+    assert select_best_and_worst([ours], 2) == [1, 3, 2, 0]
 
 
 @pytest.mark.parametrize(("move", "factor"), [(9e-4, 5000.0), (0.39, 20.0), (0.0081, 500.0), (70.0, 1.0), (8.0, 1.0)])
 def test_arrows_are_lengthened_by_a_round_factor(move: float, factor: float) -> None:
-    assert arrow_factor(torch.tensor([[[move, 0.0]]])) == factor
+    assert compute_arrow_scale(torch.tensor([[[move, 0.0]]])) == factor
 
 
 def test_rows_are_spread_and_never_more_than_there_are() -> None:
-    assert spread(9, 4) == [0, 2, 4, 6]
-    assert spread(2, 12) == [0, 1]
+    assert select_evenly_spaced(9, 4) == [0, 2, 4, 6]
+    assert select_evenly_spaced(2, 12) == [0, 1]
 
 
 def test_a_single_face_makes_a_picture(place: Path) -> None:
-    test = load_whole(place / "base", device="cpu").trainer.splits.test
-    figure = faces(test, [], ["one"] * 9, [3], "A face", across=1)
+    test = load_full_state(place / "base", device="cpu").trainer.splits.test
+    figure = draw_face_grid(test, [], ["one"] * 9, [3], "A face", across=1)
     assert len(figure.axes) == 1

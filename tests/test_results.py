@@ -7,12 +7,13 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from benchmarks.ablation.__main__ import run_command as run_ablation
+from benchmarks.ablation.grid import ARMS, PROBLEMS
 
-from l2i.cli import run
-from l2i.statistic import with_error
-from l2i.study.problems import ARMS, PROBLEMS
-from l2i.training.evaluate import curve, final_figure
-from l2i.training.log import rows_of
+from l2i.cli import run_command
+from l2i.experiments.formatting import mean_stderr
+from l2i.training.evaluation import compute_final_metric, extract_curve
+from l2i.training.metrics import parse_metrics
 
 ROOT = Path(__file__).parent.parent
 IMDB, AFLW = (ROOT / "results" / table for table in ("imdb", "aflw"))
@@ -20,17 +21,17 @@ STEPS = 10_000
 OWN_LAYOUT = ("imdb", "study")  # folders whose tables have more, or other, columns
 STUDY = ROOT / "results" / "study"
 STUDY_BLOCK = re.compile(
-    r"^<!-- l2i study --from results/study --markdown: (\w+) -->\n(.*?)^<!-- end -->$", re.M | re.S
+    r"^<!-- python -m benchmarks\.ablation --load-results results/study --markdown: (\w+) -->\n(.*?)^<!-- end -->$", re.M | re.S
 )
-BLOCK = re.compile(r"^<!-- l2i compare (\S+) --from (\S+) --markdown -->\n(.*?)^<!-- end -->$", re.M | re.S)
+BLOCK = re.compile(r"^<!-- l2i compare (\S+) --load-results (\S+) --markdown -->\n(.*?)^<!-- end -->$", re.M | re.S)
 BLOCKS = BLOCK.findall((ROOT / "docs/results.md").read_text(encoding="utf-8"))
 
 
 def figures(cell: str) -> list[float]:
     found = []
     for path in sorted(IMDB.glob(f"{cell}-seed*.jsonl")):
-        test = curve(rows_of(path.read_bytes()), "test")
-        found.append(final_figure(test, {}, STEPS, "median"))
+        test = extract_curve(parse_metrics(path.read_bytes()), "test")
+        found.append(compute_final_metric(test, {}, STEPS, "median"))
     return found
 
 
@@ -38,7 +39,7 @@ def figures(cell: str) -> list[float]:
 def test_a_row_of_the_imdb_table_is_that_of_its_files(cell: str) -> None:
     row = next(line for line in (ROOT / "docs/results.md").read_text().splitlines() if line.startswith(f"| `{cell}`"))
     cells = [part.strip() for part in row.strip("|").split("|")]
-    assert cells[1] == with_error(figures(cell))
+    assert cells[1] == mean_stderr(figures(cell))
     assert cells[2] == ", ".join(f"{figure:.2f}" for figure in figures(cell))
     results = [json.loads(path.read_text()) for path in sorted(IMDB.glob(f"{cell}-seed*.json"))]
     assert cells[4] == f"{mean(r['steps_per_second'] for r in results):.0f}"
@@ -48,8 +49,8 @@ def test_a_row_of_the_imdb_table_is_that_of_its_files(cell: str) -> None:
 @pytest.mark.parametrize("path", sorted(IMDB.glob("*.json")), ids=lambda path: path.stem)
 def test_a_result_is_that_of_its_evaluations(path: Path) -> None:
     result = json.loads(path.read_text())
-    test = curve(rows_of(path.with_suffix(".jsonl").read_bytes()), "test")
-    assert result["figure"] == pytest.approx(final_figure(test, {}, result["steps"], "median"))
+    test = extract_curve(parse_metrics(path.with_suffix(".jsonl").read_bytes()), "test")
+    assert result["metric"] == pytest.approx(compute_final_metric(test, {}, result["steps"], "median"))
     assert result["steps"] == STEPS
 
 
@@ -66,7 +67,7 @@ def test_the_trials_of_landmarks_are_those_of_their_file() -> None:
     trials = json.loads((ROOT / "results" / "aflw-trials.json").read_text(encoding="utf-8"))
     lines = (ROOT / "docs/results.md").read_text(encoding="utf-8").splitlines()
     for setting in dict.fromkeys(trial["setting"] for trial in trials):
-        found = {(t["method"], t["seed"]): t["figure"] for t in trials if t["setting"] == setting}
+        found = {(t["method"], t["seed"]): t["metric"] for t in trials if t["setting"] == setting}
         cells = []
         for which in [(method, seed) for method in ("mean-teacher", "pseudo-label") for seed in (0, 1)]:
             figure = found.get(which)
@@ -80,13 +81,13 @@ def test_the_exact_rule_stood_where_the_page_says() -> None:
         best = min(cut["evaluations"], key=lambda row: (row["validation"], row["step"]))
         baseline = json.loads((AFLW / f"mean-teacher-91-seed{cut['seed']}.json").read_text())
         found.append(best["test"])
-        gains.append(best["test"] - baseline["figure"])
-    told = f"it stood at {with_error(found)} %, {with_error(gains).replace('-', '−')} against mean teacher"
+        gains.append(best["test"] - baseline["metric"])
+    told = f"it stood at {mean_stderr(found)} %, {mean_stderr(gains).replace('-', '−')} against mean teacher"
     assert told in " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
 
 
 def test_outer_updates_lower_costs_as_often_as_the_page_says() -> None:
-    rows = [row for path in AFLW.glob("*-l2i-*.jsonl") for row in rows_of(path.read_bytes())]
+    rows = [row for path in AFLW.glob("*-l2i-*.jsonl") for row in parse_metrics(path.read_bytes())]
     probed = [row for row in rows if row.get("c_h_before") is not None]
     shares = [mean(row[f"{cost}_after"] < row[f"{cost}_before"] for row in probed) for cost in ("c_h", "test_cost")]
     told = f"C^H at {100 * shares[0]:.0f} % and the test cost at {100 * shares[1]:.0f} % of {len(probed):,} evaluations"
@@ -95,9 +96,9 @@ def test_outer_updates_lower_costs_as_often_as_the_page_says() -> None:
 
 @pytest.mark.parametrize("path", sorted(AFLW.glob("*-seed*.json")), ids=lambda path: path.stem)
 def test_a_landmark_result_is_that_of_its_evaluations(path: Path) -> None:
-    result, rows = json.loads(path.read_text()), rows_of(path.with_suffix(".jsonl").read_bytes())
-    figure = final_figure(curve(rows, "test"), curve(rows, "validation"), result["steps"], "best")
-    assert (result["figure"], result["steps"]) == (pytest.approx(figure), 22_500)
+    result, rows = json.loads(path.read_text()), parse_metrics(path.with_suffix(".jsonl").read_bytes())
+    figure = compute_final_metric(extract_curve(rows, "test"), extract_curve(rows, "validation"), result["steps"], "best")
+    assert (result["metric"], result["steps"]) == (pytest.approx(figure), 22_500)
 
 
 @pytest.mark.parametrize(("table", "folder", "block"), BLOCKS, ids=[f"{table}, {place}" for table, place, _ in BLOCKS])
@@ -106,7 +107,7 @@ def test_a_table_is_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("L2I_DATA", raising=False)
-    assert run(["compare", table, "--from", folder, "--markdown"]) == 0
+    assert run_command(["compare", table, "--load-results", folder, "--markdown"]) == 0
     assert capsys.readouterr().out == block
 
 
@@ -114,7 +115,7 @@ def test_a_table_is_what_the_command_prints(
 def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, str], dict[str, str]]:
     """The blocks of docs/study.md by part, and those that the command prints."""
     monkeypatch.chdir(ROOT)
-    assert run(["study", "--from", "results/study", "--markdown"]) == 0
+    assert run_ablation(["--load-results", "results/study", "--markdown"]) == 0
     page = (ROOT / "docs/study.md").read_text(encoding="utf-8")
     return dict(STUDY_BLOCK.findall(page)), dict(STUDY_BLOCK.findall(capsys.readouterr().out))
 
@@ -145,9 +146,9 @@ def seeds_told(block: str, problem: str) -> list[int]:
 def test_the_study_has_the_strength_of_its_recipes(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for line in lines:
-        if line["part"] in ("tuning", "arms") and line["arm"] in ("control", "l2i") and line["figure"] is not None:
-            rho = PROBLEMS[path.stem].run(line["arm"]).l2i.rho
-            assert line["outer_ratio"] == pytest.approx(rho, rel=1e-6), line
+        if line["part"] in ("tuning", "arms") and line["arm"] in ("control", "l2i") and line["metric"] is not None:
+            rho = PROBLEMS[path.stem].make_run(line["arm"]).l2i.rho
+            assert line["grad_ratio"] == pytest.approx(rho, rel=1e-6), line
 
 
 def test_every_folder_of_results_has_its_table() -> None:
@@ -167,8 +168,8 @@ def test_the_readme_has_the_figures_of_the_study(study: tuple[dict[str, str], di
 
 def test_the_first_strength_for_tables_did_the_harm_that_the_page_says() -> None:
     lines = (ROOT / "results" / "breast-cancer-trials.jsonl").read_text(encoding="utf-8").splitlines()
-    found = {(line["arm"], line["seed"]): line["figure"] for line in map(json.loads, lines)}
-    harm = with_error(found["l2i", seed] - found["baseline", seed] for seed in range(8))
+    found = {(line["arm"], line["seed"]): line["metric"] for line in map(json.loads, lines)}
+    harm = mean_stderr(found["l2i", seed] - found["baseline", seed] for seed in range(8))
     assert f"problem was {harm} points *worse*" in " ".join(
         (ROOT / "docs/study.md").read_text(encoding="utf-8").split()
     )

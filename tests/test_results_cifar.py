@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from l2i import recipes
-from l2i.training.evaluate import curve, final_figure
-from l2i.training.log import rows_of
+from l2i.training.evaluation import compute_final_metric, extract_curve
+from l2i.training.metrics import parse_metrics
 
 ROOT = Path(__file__).parent.parent
 CELLS = ("fixmatch", "fixmatch-l2i")
@@ -23,22 +23,22 @@ def told_of_cifar() -> str:
 
 @pytest.mark.parametrize("path", [p for place in (CIFAR, APART, STRONG) for p in place.glob("*-seed*.json")], ids=str)
 def test_a_cifar_result_is_that_of_its_evaluations(path: Path) -> None:
-    result, rows = json.loads(path.read_text()), rows_of(path.with_suffix(".jsonl").read_bytes())
-    figures = {part: final_figure(curve(rows, part), {}, result["steps"], "median") for part in ("test", "validation")}
-    assert (result["figure"], result["validation"]) == pytest.approx((figures["test"], figures["validation"]))
+    result, rows = json.loads(path.read_text()), parse_metrics(path.with_suffix(".jsonl").read_bytes())
+    figures = {part: compute_final_metric(extract_curve(rows, part), {}, result["steps"], "median") for part in ("test", "validation")}
+    assert (result["metric"], result["validation"]) == pytest.approx((figures["test"], figures["validation"]))
 
 
 def kept(place: Path, cell: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
     """A run's result, and its evaluations by step."""
     result = json.loads((place / f"{cell}-250-fast-seed0.json").read_text())
-    return result, {row["step"]: row for row in rows_of((place / f"{cell}-250-fast-seed0.jsonl").read_bytes())}
+    return result, {row["step"]: row for row in parse_metrics((place / f"{cell}-250-fast-seed0.jsonl").read_bytes())}
 
 
 def test_the_fast_run_is_that_of_its_recipe_and_of_the_page() -> None:
     (base, rows), (ours, with_l2i), page = *(kept(CIFAR, cell) for cell in CELLS), told_of_cifar()
     assert base["steps"] == ours["steps"] == recipes.get("cifar10/fixmatch-250-fast").steps
-    assert f"ends at {base['figure']:.2f} % after {base['steps']:,} steps, {base['seconds'] / 60:.1f} minutes" in page
-    assert base["figure"] <= 8 and max(base["seconds"], ours["seconds"]) <= 12 * 60
+    assert f"ends at {base['metric']:.2f} % after {base['steps']:,} steps, {base['seconds'] / 60:.1f} minutes" in page
+    assert base["metric"] <= 8 and max(base["seconds"], ours["seconds"]) <= 12 * 60
     passed = next(step for step, row in rows.items() if row["test"] <= 8)
     assert f"passed after {passed / base['steps'] * base['seconds'] / 60:.1f} minutes" in page
     paces, ms = (base["steps_per_second"], ours["steps_per_second"]), TIMES["bench"]
@@ -50,27 +50,27 @@ def test_the_fast_run_is_that_of_its_recipe_and_of_the_page() -> None:
     )
     assert all(abs(pace / bench - 1) < 0.01 for pace, bench in zip(paces, benched, strict=True))
     assert f"makes a run {100 * (ours['seconds'] / base['seconds'] - 1):.0f} % longer" in page
-    assert f"ends {ours['figure'] - base['figure']:.2f} points higher" in page
+    assert f"ends {ours['metric'] - base['metric']:.2f} points higher" in page
     shared = [step for step in rows.keys() & with_l2i.keys() if step % 2048 == 0]
     above = [sum(with_l2i[step][part] > rows[step][part] for step in shared) for part in ("test", "validation")]
     told = f"Of {len(shared)} evaluations, 2,048 steps apart, its test error is the higher one at {above[0]}, its"
     assert f"{told} validation error at {above[1]}." in page
     half = with_l2i[32_768]
-    assert f"halfway C^H is {half['c_h']:.3f} and g_outer {100 * half['outer_ratio_raw']:.1f} % as long" in page
-    assert f"at {0.3 / half['outer_ratio_raw']:.0f} times its length" in page
+    assert f"halfway C^H is {half['c_h']:.3f} and g_outer {100 * half['grad_ratio_raw']:.1f} % as long" in page
+    assert f"at {0.3 / half['grad_ratio_raw']:.0f} times its length" in page
 
 
 def test_the_readme_and_the_noise_are_of_the_runs() -> None:
     (base, _), (ours, _) = (kept(CIFAR, cell) for cell in CELLS)
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert (
-        f"{base['figure']:.1f} % test error after {base['steps']:,} steps, {base['seconds'] / 60:.1f} minut" in readme
+        f"{base['metric']:.1f} % test error after {base['steps']:,} steps, {base['seconds'] / 60:.1f} minut" in readme
     )
-    assert f"it is {ours['figure']:.1f} % after as many steps and {ours['seconds'] / 60:.1f} minutes" in readme
+    assert f"it is {ours['metric']:.1f} % after as many steps and {ours['seconds'] / 60:.1f} minutes" in readme
     bench = TIMES["bench"]
     assert f"| {bench['base']:.1f} | {bench['last-layer']:.1f} (every eighth step) |" in readme
     assert f"| 1 | {bench['MiB reserved last-layer'] / bench['MiB reserved base']:.2f} |" in readme
-    shares = [result["figure"] / 100 for result in (base, ours)]
+    shares = [result["metric"] / 100 for result in (base, ours)]
     noise = 100 * sum(share * (1 - share) / 10_000 for share in shares) ** 0.5
     assert f"is {noise:.2f} points for a difference" in told_of_cifar()
 
@@ -85,7 +85,7 @@ def test_the_trials_of_fast_schedules_are_those_of_their_file() -> None:
         assert f"{row} {t['validation']:.2f} |" in lines
     for t, name in zip(trials[-2:], ("a forward for each part", "one forward"), strict=True):
         assert t["one_forward"] == (name == "one forward")
-        for what, label, form in (("validation", name, ".1f"), ("mask", f"{name}: share", ".2f")):
+        for what, label, form in (("validation", name, ".1f"), ("mask_rate", f"{name}: share", ".2f")):
             by_step = {e["step"]: format(e[what], form) for e in t["evaluations"]}
             cells = [by_step.get(step, "") for step in (2000, 4000, 6000, 8000, 9000, 10_000)]
             assert f"| {label} | {' | '.join(cells)} |" in lines
@@ -129,6 +129,6 @@ def test_the_times_of_steps_are_those_of_their_file() -> None:
 
 def test_labels_of_one_class_took_over_as_the_page_says() -> None:
     (result, rows), (ours, _) = (kept(STRONG, cell) for cell in CELLS)
-    first, last = (rows[step]["top_class"] for step in (22_528, int(result["steps"])))
+    first, last = (rows[step]["mask_top_class"] for step in (22_528, int(result["steps"])))
     assert f"from {100 * first:.0f} % of them to {100 * last:.0f} %, column" in told_of_cifar()
-    assert f"A difference of {result['figure'] - ours['figure']:.0f} points" in told_of_cifar()
+    assert f"A difference of {result['metric'] - ours['metric']:.0f} points" in told_of_cifar()

@@ -7,10 +7,10 @@ from statistics import mean
 
 import pytest
 
-from l2i.mechanism import looks
-from l2i.statistic import with_error
-from l2i.training.evaluate import curve, final_figure
-from l2i.training.log import rows_of
+from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.plots import select_probes
+from l2i.training.evaluation import compute_final_metric, extract_curve
+from l2i.training.metrics import parse_metrics
 from short_cells import (
     AHEAD,
     COPIED,
@@ -42,8 +42,8 @@ from short_cells import (
     ids=str,
 )
 def test_a_result_is_that_of_its_evaluations(path: Path) -> None:
-    result, rows = json.loads(path.read_text()), rows_of(path.with_suffix(".jsonl").read_bytes())
-    assert result["figure"] == pytest.approx(final_figure(curve(rows, "test"), {}, result["steps"], "median"))
+    result, rows = json.loads(path.read_text()), parse_metrics(path.with_suffix(".jsonl").read_bytes())
+    assert result["metric"] == pytest.approx(compute_final_metric(extract_curve(rows, "test"), {}, result["steps"], "median"))
 
 
 def test_the_gains_are_those_of_the_files() -> None:
@@ -72,7 +72,7 @@ def test_the_gains_are_those_of_the_files() -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_readme_has_the_pairs(name: str) -> None:
     place, method, labels = PAIRS[name]
-    base, ours = (with_error(figures(place, f"{method}{mark}-{labels}").values()) for mark in ("", "-l2i"))
+    base, ours = (mean_stderr(figures(place, f"{method}{mark}-{labels}").values()) for mark in ("", "-l2i"))
     difference = gain(place, f"{method}-l2i-{labels}", f"{method}-{labels}")
     assert f"| {name}, 8,192 steps | {labels} | {base} | {ours} | {difference} | | |" in README.splitlines()
 
@@ -93,13 +93,13 @@ def test_what_was_tried_is_that_of_its_files() -> None:
     ahead = gain(AHEAD, "mean-teacher-l2i-250", "mean-teacher-250", beside=TEN)
     at_first = [
         mean(
-            float(looks(rows_of(path.read_bytes()))[0]["c_h"] or 0)
+            float(select_probes(parse_metrics(path.read_bytes()))[0]["c_h"] or 0)
             for path in place.glob("mean-teacher-l2i-250-short*.jsonl")
         )
         for place in (AHEAD, TEN)
     ]
     assert at_first[0] / at_first[1] == pytest.approx(2, abs=0.1) and "C^H is twice as high at first" in page
-    assert f"{with_error(figures(AHEAD, 'mean-teacher-l2i-250').values())} on seeds 0 and 1, {ahead} against" in page
+    assert f"{mean_stderr(figures(AHEAD, 'mean-teacher-l2i-250').values())} on seeds 0 and 1, {ahead} against" in page
     trials = [json.loads(line) for line in (ROOT / "results" / "short-trials.jsonl").read_text().splitlines()]
     base, ours = (figures(FALLING, f"mean-teacher{mark}-250")[0] for mark in ("", "-l2i"))
     strong, strong_view, ridge = trials
@@ -110,7 +110,7 @@ def test_what_was_tried_is_that_of_its_files() -> None:
 
 def test_statistics_of_its_own_are_what_the_page_says_of_them() -> None:
     page, name = told(), "mean-teacher-250-short-seed0.jsonl"
-    old, new = ({row["step"]: row["test"] for row in rows_of((place / name).read_bytes())} for place in (OLD_TEN, TEN))
+    old, new = ({row["step"]: row["test"] for row in parse_metrics((place / name).read_bytes())} for place in (OLD_TEN, TEN))
     assert f"first seed stands at {old[4096]:.2f} % after half of the steps in place of {new[4096]:.2f}." in page
     mixed = [mean(figures(place, "mixmatch-250").values()) for place in (OLD_TEN, TEN)]
     assert f"MixMatch has {mixed[0]:.2f} % there and {mixed[1]:.2f} above" in page
@@ -121,11 +121,11 @@ def test_statistics_of_its_own_are_what_the_page_says_of_them() -> None:
         HUNDRED: "fixmatch{}-500",
     }
     gains = [gain(place, name.format("-l2i"), name.format(""), seeds=2) for place, name in pairs.items()]
-    under = [with_error(figures(place, "fixmatch-l2i-paper-250").values()).split()[0] for place in (OLD_TEN, TEN)]
+    under = [mean_stderr(figures(place, "fixmatch-l2i-paper-250").values()).split()[0] for place in (OLD_TEN, TEN)]
     assert f"{under[0]} % with the statistics copied, those of the views that it learned from, and {under[1]} %" in page
     assert f"(mean teacher {gains[0]}, FixMatch on CIFAR-100 {gains[1]})" in page
     assert f"with statistics of its own, it is at {gains[2]} and {gains[3]}." in page
-    both = [rows_of((place / "mean-teacher-250-short-seed0.jsonl").read_bytes()) for place in (COPIED, SMALL, PLAIN)]
+    both = [parse_metrics((place / "mean-teacher-250-short-seed0.jsonl").read_bytes()) for place in (COPIED, SMALL, PLAIN)]
     costs = [[(row["step"], row["c_t"], row["c_u"]) for row in rows] for rows in both]
     assert costs[0] == costs[1] == costs[2]  # the same training
     for name, rows in zip(("statistics copied", "its own", "its own, of samples as they are"), both, strict=True):

@@ -1,6 +1,7 @@
 """The ways a run ends early, each with the exit code the command line gives it."""
 
 
+
 class InputError(ValueError):
     """Wrong input: the message says what is wrong and what to do (exit code 2)."""
 
@@ -9,7 +10,7 @@ class NonFiniteCost(RuntimeError):
     """A cost or gradient stopped being a number (exit code 1); the last good checkpoint stays."""
 
 
-class NoRoom(RuntimeError):
+class DiskFull(RuntimeError):
     """The disk is full (exit code 1); the last checkpoint stays."""
 
 

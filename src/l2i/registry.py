@@ -6,20 +6,20 @@ from typing import Any
 
 from l2i.errors import InputError
 
-FEW = 12  # names, which a message can hold
+MAX_NAMES_SHOWN = 12  # names, which a message can hold
 
 
-def unknown(kind: str, name: str, known: list[str], where: str = "l2i list") -> InputError:
+def make_unknown_error(kind: str, name: str, valid_names: list[str], help_command: str = "l2i list") -> InputError:
     """The error for a name that is not there, with the nearest one that is."""
-    near = get_close_matches(name, known, n=1)
-    more = ", …" if len(known) > FEW else ""
-    hint = f"perhaps you meant '{near[0]}'" if near else f"choose one of {', '.join(known[:FEW])}{more}"
-    return InputError(f"unknown {kind} '{name}'; {hint} ('{where}' shows all)")
+    matches = get_close_matches(name, valid_names, n=1)
+    suffix = ", …" if len(valid_names) > MAX_NAMES_SHOWN else ""
+    hint = f"perhaps you meant '{matches[0]}'" if matches else f"choose one of {', '.join(valid_names[:MAX_NAMES_SHOWN])}{suffix}"
+    return InputError(f"unknown {kind} '{name}'; {hint} ('{help_command}' shows all)")
 
 
-def load(kind: str, registry: dict[str, str], name: str) -> Any:
+def load_registered(kind: str, registry: dict[str, str], name: str) -> Any:
     """Import what `registry` holds under `name`, written there as 'module:attribute'."""
     if name not in registry:
-        raise unknown(kind, name, list(registry))
+        raise make_unknown_error(kind, name, list(registry))
     module, _, attribute = registry[name].partition(":")
     return getattr(import_module(module), attribute)

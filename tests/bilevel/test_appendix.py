@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from l2i.batch import Imputed, Net, Student
 from l2i.bilevel import LearnableLabels, OutputLabels, exact, last_layer, trainable
+from l2i.bilevel.problem import Imputed, Net, Student
 from problems import FLOAT64, relative
 
 ETA, H, U, T, D = 0.7, 9, 6, 5, 4
@@ -89,5 +89,5 @@ def test_learnable_labels_take_one_gradient_step() -> None:
     p = linear()
     z = ((p.x_u + p.noise) @ p.theta)[:, None]
     d_z = p.d_z(exact, z)[:, None]
-    labels = LearnableLabels(eta_z=0.5, to_logits=lambda z: z, to_label=lambda p: p)
-    assert relative(labels.moved(z, d_z), z - 0.5 * d_z) < 1e-14
+    labels = LearnableLabels(label_lr=0.5, to_logits=lambda z: z, to_label=lambda p: p)
+    assert relative(labels.step_labels(z, d_z), z - 0.5 * d_z) < 1e-14

@@ -10,11 +10,11 @@ from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from l2i.batch import Batch, Labeled, Unlabeled
 from l2i.bilevel import exact, finite_difference, last_layer, unrolled
-from l2i.bilevel.attention import alike_attention, has_dropout, plain_attention
-from l2i.models.base import Network
-from l2i.models.text import Encoder, encoder
+from l2i.bilevel.forward_mode import has_dropout, use_math_attention, use_same_attention
+from l2i.data.batch import Batch, Labeled, Unlabeled
+from l2i.models.base import ModelConfig
+from l2i.models.text_encoder import TextEncoder, encoder
 from l2i.tasks import Classification
 from problems import FLOAT64, Problem, method_named, relative
 
@@ -22,8 +22,8 @@ LENGTH, WORDS, ETA = 12, (1000, 1200), 0.1
 METHODS = ["uda", "fixmatch", "mean-teacher", "pi-model"]
 
 
-def bert(dropout: float = 0.0) -> Encoder:
-    network = Network(name="encoder", weights="random", width=32, depth=2, dropout=dropout, encoder_dropout=dropout)
+def bert(dropout: float = 0.0) -> TextEncoder:
+    network = ModelConfig(name="encoder", weights="random", width=32, depth=2, dropout=dropout, encoder_dropout=dropout)
     model = encoder((LENGTH,), 3, network).to(FLOAT64).train()
     with torch.no_grad():
         model.head.weight.mul_(20)  # else every output is much the same
@@ -41,7 +41,7 @@ def problem(method: str = "uda", dropout: float = 0.0) -> Problem:
     views = {name: texts(5) for name in ("weak", "weak2", "strong")}
     labeled, held = (Labeled(texts(n), torch.arange(n) % 3) for n in (4, 6))
     batch = Batch(labeled, Unlabeled(views, None), None, held, torch.tensor(0.3, dtype=FLOAT64))
-    return Problem(bert(dropout), Classification(outputs=3), method_named(method), batch)
+    return Problem(bert(dropout), Classification(num_outputs=3), method_named(method), batch)
 
 
 def d_z(p: Problem, function: object, *, eta: float | None = ETA, inner_steps: int = 1, c_t: bool = False) -> Tensor:
@@ -86,7 +86,7 @@ def test_finite_differences_equal_exact_to_one_in_a_million_and_in_float32_to_tw
 def test_last_layer_equals_the_derivative_along_v_without_all_but_the_head(method: str) -> None:
     """Both at θ* where only the head has moved; by torch.func, from nothing of ours but the costs."""
     p = problem(method)
-    imputed, student, theta = p.impute().detached(), p.student(), dict(p.model.named_parameters())
+    imputed, student, theta = p.impute().detach(), p.student(), dict(p.model.named_parameters())
     head = [name for name in theta if name.startswith("head.")]
 
     def outputs(values: tuple[Tensor, ...]) -> Tensor:
@@ -147,14 +147,14 @@ def test_fused_attention_has_no_forward_mode() -> None:
         dual = forward_ad.make_dual(q, torch.randn_like(q))
         with pytest.raises(NotImplementedError), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             scaled_dot_product_attention(dual, q, q)
-        with plain_attention():
+        with use_math_attention():
             assert forward_ad.unpack_dual(scaled_dot_product_attention(dual, q, q)).tangent is not None
 
 
-@pytest.mark.parametrize(("dropout", "kind"), [(0.0, nullcontext), (0.2, type(plain_attention()))])
+@pytest.mark.parametrize(("dropout", "kind"), [(0.0, nullcontext), (0.2, type(use_math_attention()))])
 def test_a_model_without_dropout_keeps_its_kernels(dropout: float, kind: type) -> None:
-    assert isinstance(alike_attention(bert(dropout)), kind)
-    assert isinstance(alike_attention(bert(dropout).eval()), nullcontext)
+    assert isinstance(use_same_attention(bert(dropout)), kind)
+    assert isinstance(use_same_attention(bert(dropout).eval()), nullcontext)
 
 
 def test_dropout_is_seen_in_modules_that_hold_it_as_a_number() -> None:

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from l2i.bilevel.directional import forward_mode
-from l2i.bilevel.dual import DualBatchNorm
-from l2i.bilevel.inner import lookahead, trainable
+from l2i.bilevel.forward_mode import DualBatchNorm, forward_mode
+from l2i.bilevel.functional import lookahead, trainable
 from problems import relative
 
 LAYERS = {

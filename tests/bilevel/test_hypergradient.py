@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from l2i.batch import Imputed, Student
 from l2i.bilevel import exact, finite_difference, last_layer, last_layer_paper, lookahead, trainable, unrolled
+from l2i.bilevel.problem import Imputed, Student
 from l2i.errors import InputError
 from problems import FLOAT64, imputing_methods, problem, relative
 
@@ -101,7 +101,7 @@ def test_last_layer_after_a_full_look_ahead_equals_autograd() -> None:
     student = p.student()
     got = last_layer(p.model, p.params, student, imputed, p.c_h, eta=ETA, moves="all")
     z = imputed.z.detach().requires_grad_()
-    cost = student.evaluate(lookahead(p.model, p.params), Imputed(z, imputed.weight))
+    cost = student.cost_of(lookahead(p.model, p.params), Imputed(z, imputed.weight))
     grads = dict(zip(p.params, torch.autograd.grad(cost, list(p.params.values()), create_graph=True), strict=True))
     star = {name: (value - ETA * grads[name]).detach().requires_grad_() for name, value in p.params.items()}
     v = torch.autograd.grad(p.c_h(lookahead(p.model, star)), [star[name] for name in HEAD])
@@ -136,7 +136,7 @@ def test_the_papers_rule_is_the_sum_over_holdout_samples() -> None:
         features = torch.cat([lookahead(encoder, trainable(encoder))(held.x), torch.ones(7, 1, dtype=FLOAT64)], 1)
         seen = lookahead(encoder, trainable(encoder))(p.batch.unlabeled.weak2)
         mine = torch.cat([seen, torch.ones(6, 1, dtype=FLOAT64)], 1)
-        residual = net(held.x).softmax(1) - p.task.target(held.y).to(FLOAT64)
+        residual = net(held.x).softmax(1) - p.task.to_target(held.y).to(FLOAT64)
         wanted = (mine @ features.T) @ residual / (len(features) * len(mine))
     assert relative(got, wanted) < 1e-10
 
@@ -242,7 +242,7 @@ def test_nothing_of_the_model_moves(function) -> None:
 def test_moving_labels_against_d_z_lowers_the_holdout_cost(method: str, task: str) -> None:
     """C^H(θ*) falls, by what the gradient promises, when z moves a little along −d_z and θ is held fixed."""
     p = problem(method, task)
-    imputed, student = p.impute().detached(), p.student()
+    imputed, student = p.impute().detach(), p.student()
     d_z = exact(p.model, p.params, student, imputed, p.c_h, eta=ETA)
     step = 1e-4 / float(d_z.norm())
     change = held_cost(p, student, imputed._replace(z=imputed.z - step * d_z)) - held_cost(p, student, imputed)
@@ -262,13 +262,13 @@ def test_moving_the_imputing_parameters_against_the_outer_gradient_lowers_the_ho
     size = float(sum(g.square().sum() for g in grads))
     step = 1e-4 / size**0.5
     moved = {name: value.detach() - step * g for (name, value), g in zip(p.params.items(), grads, strict=True)}
-    change = held_cost(p, student, p.impute(moved).detached()) - held_cost(p, student, imputed.detached())
+    change = held_cost(p, student, p.impute(moved).detach()) - held_cost(p, student, imputed.detach())
     assert change == pytest.approx(-step * size, rel=1e-2)
     assert change < 0
 
 
 def held_cost(p, student: Student, imputed: Imputed) -> float:
     """C^H after one inner step towards the given labels, by plain autograd."""
-    grads = torch.autograd.grad(student.evaluate(lookahead(p.model, p.params), imputed), list(p.params.values()))
+    grads = torch.autograd.grad(student.cost_of(lookahead(p.model, p.params), imputed), list(p.params.values()))
     star = {name: value - ETA * g for (name, value), g in zip(p.params.items(), grads, strict=True)}
     return float(p.c_h(lookahead(p.model, star)).detach())

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from l2i.batch import Imputed
 from l2i.bilevel import LearnableLabels, OuterStep, OutputLabels, exact, lookahead, norm, normalized_sum
+from l2i.bilevel.problem import Imputed
 from l2i.errors import InputError
 from problems import FLOAT64, Problem, problem, relative
 
@@ -44,14 +44,14 @@ def test_output_labels_reach_the_parameters_by_backward_through_z() -> None:
 
 def test_learnable_labels_pull_the_student_to_the_moved_labels() -> None:
     p = problem()
-    labels = LearnableLabels(eta_z=0.5, normalized=True)
+    labels = LearnableLabels(label_lr=0.5, normalized=True)
     gradient = outer_gradient(p, OuterStep(hypergradient=exact, labels=labels, eta=0.2))
-    imputed = p.impute().detached()
+    imputed = p.impute().detach()
     d_z = exact(p.model, p.params, p.student(), imputed, p.c_h, eta=0.2)
     logits = imputed.z.log().requires_grad_()
     (d_p,) = torch.autograd.grad(logits.softmax(1), logits, d_z)
     target = (logits - 0.5 * d_p * len(d_p) / d_p.norm()).softmax(1).detach()
-    cost = p.student().evaluate(lookahead(p.model, p.params), Imputed(target, imputed.weight))
+    cost = p.student().cost_of(lookahead(p.model, p.params), Imputed(target, imputed.weight))
     for name, wanted in zip(p.params, torch.autograd.grad(cost, list(p.params.values())), strict=True):
         assert torch.allclose(gradient[name], wanted, rtol=1e-12, atol=1e-15)
 
@@ -59,7 +59,7 @@ def test_learnable_labels_pull_the_student_to_the_moved_labels() -> None:
 def test_learnable_labels_stay_distributions_and_leave_the_given_labels_alone() -> None:
     z = torch.rand(6, 4, dtype=FLOAT64).softmax(1)
     kept = z.clone()
-    moved = LearnableLabels(eta_z=3.0).moved(z, torch.randn_like(z))
+    moved = LearnableLabels(label_lr=3.0).step_labels(z, torch.randn_like(z))
     assert torch.allclose(moved.sum(1), torch.ones(6, dtype=FLOAT64))
     assert torch.equal(z, kept)
     assert not torch.allclose(moved, z)
@@ -110,7 +110,7 @@ def test_mixmatch_takes_c_t_into_the_inner_step_as_a_student(with_c_t: bool) -> 
 def test_learnable_labels_stay_where_there_is_nothing_to_learn() -> None:
     """In float32 too, where dividing by the smallest number overflows."""
     z = torch.rand(64, 10).softmax(1)
-    moved = LearnableLabels(normalized=True).moved(z, torch.zeros_like(z))
+    moved = LearnableLabels(normalized=True).step_labels(z, torch.zeros_like(z))
     assert torch.allclose(moved, z, atol=1e-6)
 
 
@@ -118,5 +118,5 @@ def test_dropout_masks_are_not_drawn_again_after_the_outer_step() -> None:
     p = problem(dropout=0.5)
     before = torch.get_rng_state()
     step = OuterStep(hypergradient=exact, labels=LearnableLabels(), eta=0.2)
-    step(p.model, p.params, p.student(), p.impute().detached(), p.c_h)
+    step(p.model, p.params, p.student(), p.impute().detach(), p.c_h)
     assert not torch.equal(torch.get_rng_state(), before)

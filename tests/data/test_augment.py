@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from l2i.data.augment import Augment, Columns, corrupt, cutout, flip, noise, shift
+from l2i.data.transforms.image import Augment, ColumnLayout, add_noise, apply_cutout, corrupt, flip, shift
 from l2i.errors import InputError
 
 
@@ -55,13 +55,13 @@ def test_flip_turns_about_half_of_the_images() -> None:
 
 
 def test_noise_has_the_spread_asked_for() -> None:
-    noisy = noise(torch.zeros(100, 1, 20, 20), 0.3, generator())
+    noisy = add_noise(torch.zeros(100, 1, 20, 20), 0.3, generator())
     assert float(noisy.std()) == pytest.approx(0.3, rel=0.02)
     assert abs(float(noisy.mean())) < 0.01
 
 
 def test_cutout_blanks_one_square_within_the_image() -> None:
-    blank = cutout(torch.ones(200, 2, 8, 8), 3, generator()) == 0
+    blank = apply_cutout(torch.ones(200, 2, 8, 8), 3, generator()) == 0
     assert torch.equal(blank[:, 0], blank[:, 1])
     area = blank[:, 0].sum(dim=(1, 2))
     assert int(area.max()) == 9
@@ -97,8 +97,8 @@ def test_a_window_takes_its_points_with_it() -> None:
 
 def test_evaluation_sees_the_centre_of_a_larger_image() -> None:
     image = torch.arange(100.0).view(1, 1, 10, 10)
-    assert torch.equal(Augment(crop=4).centre(image), image[:, :, 3:7, 3:7])
-    assert torch.equal(Augment(shift=4).centre(image), image)
+    assert torch.equal(Augment(crop=4).center_crop(image), image[:, :, 3:7, 3:7])
+    assert torch.equal(Augment(shift=4).center_crop(image), image)
 
 
 def test_a_window_larger_than_the_image_says_so() -> None:
@@ -107,7 +107,7 @@ def test_a_window_larger_than_the_image_says_so() -> None:
 
 
 def test_cutout_and_randaugment_fill_with_what_is_asked_for() -> None:
-    grey = cutout(torch.zeros(50, 3, 8, 8), 4, generator(), 127)
+    grey = apply_cutout(torch.zeros(50, 3, 8, 8), 4, generator(), 127)
     assert set(grey.unique().tolist()) == {0.0, 127.0}
     levels = torch.full((64, 3, 16, 16), 200.0)
     turned = Augment(randaugment=2, fill=3)(levels, generator())[0]
@@ -121,7 +121,7 @@ def test_cutout_comes_after_randaugment() -> None:
     assert int((view == 21).all(dim=1).sum(dim=(1, 2)).min()) >= 16  # cut by a corner
 
 
-TABLE = Columns(torch.tensor([0, 1, 1, 1, 2]), torch.tensor([True, False, False, False, True]), 3)
+TABLE = ColumnLayout(torch.tensor([0, 1, 1, 1, 2]), torch.tensor([True, False, False, False, True]), 3)
 
 
 def table(rows: int = 512) -> torch.Tensor:

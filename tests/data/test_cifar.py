@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from formats import class_images, python2_pickle, write_cifar10, write_cifar100
-from l2i.data.cifar import read_cifar10, read_cifar100
-from l2i.data.pickles import load_arrays
+from l2i.data.datasets.cifar import load_pickled_arrays, read_cifar10, read_cifar100
 from l2i.errors import InputError
 
 REAL = os.environ.get("L2I_DATA")
@@ -38,7 +37,7 @@ def saved(tmp_path: Path, raw: bytes) -> Path:
 
 def refusal(path: Path) -> str:
     with pytest.raises(InputError) as caught:
-        load_arrays(path)
+        load_pickled_arrays(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
     return str(caught.value)
@@ -77,7 +76,7 @@ def test_the_inner_folder_may_be_given_itself(tmp_path: Path, binary: bool) -> N
 def test_pickles_rewritten_by_python_3_read_the_same(tmp_path: Path, protocol: int) -> None:
     fields = {b"data": np.arange(12, dtype=np.uint8).reshape(3, 4), b"labels": [1, 2, 3], b"batch_label": b""}
     fields[b"turned"] = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
-    found = load_arrays(saved(tmp_path, pickle.dumps(fields, protocol=protocol)))
+    found = load_pickled_arrays(saved(tmp_path, pickle.dumps(fields, protocol=protocol)))
     assert list(found) == ["data", "labels", "batch_label", "turned"]
     assert np.array_equal(found["data"], fields[b"data"])
     assert np.array_equal(found["turned"], fields[b"turned"])
@@ -141,7 +140,7 @@ def test_admitted_names_do_no_more_than_they_are_for(tmp_path: Path) -> None:
 
 def test_damaged_pickles_say_so(tmp_path: Path) -> None:
     rng, whole = np.random.default_rng(0), python2_pickle({b"data": np.zeros((2, 3), np.uint8), b"labels": [0, 1]})
-    assert set(load_arrays(saved(tmp_path, whole))) == {"data", "labels"}
+    assert set(load_pickled_arrays(saved(tmp_path, whole))) == {"data", "labels"}
     cut_short = [whole[:length] for length in range(0, len(whole), 7)]
     for raw in [*cut_short, b"no pickle", rng.bytes(500), python2_pickle([1]), python2_pickle({1: 2})]:
         assert "damaged" in refusal(saved(tmp_path, raw))
@@ -243,7 +242,7 @@ def test_a_few_bytes_that_ask_for_gigabytes_are_refused_at_once(bomb: bytes, tmp
     path.write_bytes(bomb)
     tracemalloc.start()
     with pytest.raises(InputError, match="is damaged"):
-        load_arrays(path)
+        load_pickled_arrays(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10_000_000

@@ -5,26 +5,26 @@ from dataclasses import replace
 import torch
 
 from l2i import Splits, Text
-from l2i.data.tokenized import cut_of
-from l2i.data.words import Tokens
+from l2i.data.tokenization import describe_truncation
+from l2i.data.transforms.text import Vocabulary
 
 NONE = torch.zeros(9, dtype=torch.bool)
 
 
 def test_how_many_texts_have_a_back_translation_is_said() -> None:
-    tokens = Tokens(
+    tokens = Vocabulary(
         0, 1, torch.zeros(9, dtype=torch.bool), torch.zeros(9, dtype=torch.bool), torch.ones(9), torch.ones(9)
     )
     own = torch.tensor([[3, 4], [5, 6], [7, 0]])
     other = torch.tensor([[3, 4], [6, 5], [7, 8]])
-    splits = Splits.given(
+    splits = Splits.from_arrays(
         labeled=(own[:2], [0, 1]),
         unlabeled=torch.stack([own, other], dim=1),
         test=(own[:2], [0, 1]),
         classes=2,
-        tokens=tokens,
+        vocabulary=tokens,
     )
     told = "; 67 % of the texts fill all 2 tokens, and of longer ones the end is kept"
-    assert cut_of(splits, Text()) == told + "; 2 unlabelled ones have a back-translation"
-    assert cut_of(replace(splits, unlabeled=splits.labeled), Text()).endswith("the end is kept")
-    assert cut_of(replace(splits, tokens=None), Text()) == ""
+    assert describe_truncation(splits, Text()) == told + "; 2 unlabelled ones have a back-translation"
+    assert describe_truncation(replace(splits, unlabeled=splits.labeled), Text()).endswith("the end is kept")
+    assert describe_truncation(replace(splits, vocabulary=None), Text()) == ""

@@ -8,13 +8,15 @@ import torch
 from PIL import Image
 
 from image_folders import write_class_folders
-from l2i.data.folders import MAX_PIXELS, Files, read_class_folders
+from l2i.data.datasets.imagenet import read_class_folders
+from l2i.data.image_files import ImageFiles
 from l2i.errors import InputError
+from l2i.files.images import MAX_PIXELS
 
 
-def saved(folder: Path, image: Image.Image, name: str = "image.png", **options: object) -> Files:
+def saved(folder: Path, image: Image.Image, name: str = "image.png", **options: object) -> ImageFiles:
     image.save(folder / name, **options)
-    return Files([str(folder / name)], 16)
+    return ImageFiles([str(folder / name)], 16)
 
 
 def ramp(width: int, height: int) -> Image.Image:
@@ -48,7 +50,7 @@ def test_taking_rows_reads_nothing_and_keeps_their_order(tmp_path: Path) -> None
     train, _ = read_class_folders(str(write_class_folders(tmp_path)), size=16)
     whole, index = train.x.read(), torch.tensor([7, 0, 7, 3])
     chosen = train.take(index)
-    assert isinstance(chosen.x, Files)
+    assert isinstance(chosen.x, ImageFiles)
     assert chosen.x.paths is train.x.paths
     assert torch.equal(chosen.x.read(), whole[index])
     assert torch.equal(chosen.x.read(torch.tensor([2, 1])), whole[[7, 0]])
@@ -64,7 +66,7 @@ def test_files_pickle_whole(tmp_path: Path) -> None:
 
 def test_many_paths_take_little_more_than_their_letters() -> None:
     paths = [f"/images/train/n{i % 1000:08d}/n{i % 1000:08d}_{i}.JPEG" for i in range(100_000)]
-    files = Files(np.array(paths), 72)
+    files = ImageFiles(np.array(paths), 72)
     assert files.paths[99_999] == paths[-1]
     assert len(pickle.dumps(files)) < sum(map(len, paths)) + 17 * len(paths)
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from formats import grey_images, idx, write_idx
-from l2i.data.idx import read_fashion_mnist, read_mnist
-from l2i.data.images import fashion_mnist
+from l2i.data.datasets.mnist import load_fashion_mnist, read_fashion_mnist, read_mnist
 from l2i.errors import InputError
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -43,12 +42,12 @@ def test_some_files_may_be_packed_and_others_not(tmp_path: Path) -> None:
 
 
 def test_the_set_has_ten_classes_and_the_pixels_of_its_training_images(tmp_path: Path) -> None:
-    data = fashion_mnist(str(write_idx(tmp_path)))
+    data = load_fashion_mnist(str(write_idx(tmp_path)))
     images, _ = grey_images(12, seed=1)
-    assert (data.classes, data.points, data.eyes) == (10, False, None)
-    assert data.pixels is not None
-    assert data.pixels.mean.item() == pytest.approx(images.mean())
-    assert data.pixels.std.item() == pytest.approx(images.std())
+    assert (data.classes, data.has_landmarks, data.eye_indices) == (10, False, None)
+    assert data.normalization is not None
+    assert data.normalization.mean.item() == pytest.approx(images.mean())
+    assert data.normalization.std.item() == pytest.approx(images.std())
 
 
 SOME = np.zeros((120, 28, 28), np.uint8)

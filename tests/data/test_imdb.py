@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from l2i.data.imdb import imdb
+from l2i.data.datasets.imdb import load_imdb
 from l2i.errors import InputError
 
 REAL = os.environ.get("L2I_DATA")
@@ -31,13 +31,13 @@ def write_imdb(tmp_path: Path) -> Path:
 
 def refusal(root: Path | None) -> str:
     with pytest.raises(InputError) as caught:
-        imdb(None if root is None else str(root))
+        load_imdb(None if root is None else str(root))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_reviews_come_by_class_and_number_with_udas_names(tmp_path: Path) -> None:
-    texts = imdb(str(write_imdb(tmp_path)))
+    texts = load_imdb(str(write_imdb(tmp_path)))
     places = ["train/neg/0_4", "train/neg/2_1", "train/neg/10_2", "train/pos/2_10", "train/pos/11_7"]
     assert texts.train == [f"{place}.txt: naïve. It & that" for place in places]
     assert texts.y == [0, 0, 0, 1, 1]
@@ -51,7 +51,7 @@ def test_reviews_come_by_class_and_number_with_udas_names(tmp_path: Path) -> Non
 
 def test_the_root_may_be_the_archives_own_folder(tmp_path: Path) -> None:
     root = write_imdb(tmp_path)
-    assert imdb(str(root / "aclImdb")) == imdb(str(root))
+    assert load_imdb(str(root / "aclImdb")) == load_imdb(str(root))
 
 
 @pytest.mark.parametrize("how", ["missing", "empty"])
@@ -61,17 +61,17 @@ def test_there_may_be_no_reviews_without_labels(tmp_path: Path, how: str) -> Non
     shutil.rmtree(folder)
     if how == "empty":
         folder.mkdir()
-    texts = imdb(str(root))
+    texts = load_imdb(str(root))
     assert texts.unlabeled == []
     assert len(texts.names) == len(texts.train) == 5
 
 
 def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
     root = write_imdb(tmp_path)
-    before = imdb(str(root))
+    before = load_imdb(str(root))
     for name in (".0_1.txt", "._0_4.txt", "labeledBow.feat", "urls.html", "0_1.txt~"):
         (root / "aclImdb" / "train" / "neg" / name).write_bytes(b"\xff")
-    assert imdb(str(root)) == before
+    assert load_imdb(str(root)) == before
 
 
 def test_a_missing_set_says_where_to_get_it_and_where_to_put_it(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_file_not_named_as_reviews_are_is_named(tmp_path: Path, name: str) -> 
 
 @real
 def test_the_real_set_has_its_known_counts_and_no_empty_text() -> None:
-    texts = imdb(REAL)
+    texts = load_imdb(REAL)
     for found, classes in ((texts.train, texts.y), (texts.test, texts.test_y)):
         assert len(found) == len(classes) == 25_000
         assert classes == [0] * 12_500 + [1] * 12_500

@@ -11,18 +11,18 @@ from PIL import Image
 from scipy.io import loadmat, savemat
 
 from formats import save_image, write_faces, write_imm, write_mtfl
-from l2i.data.landmarks import (
-    CROP_OFFSET,
-    CROP_SIDE,
-    cut_face,
-    grey,
-    inside,
+from l2i.data.datasets.faces import (
+    CROP_OFFSET_RATIO,
+    CROP_SIDE_RATIO,
+    crop_face,
     read_faces,
+    read_grayscale,
     read_imm,
     read_mtfl,
     read_npz,
+    resolve_listed_path,
 )
-from l2i.data.split import Samples
+from l2i.data.samples import Samples
 from l2i.errors import InputError
 
 REAL = os.environ.get("L2I_DATA")
@@ -75,9 +75,9 @@ def test_training_crops_have_the_test_crops_scale_and_place(tmp_path: Path) -> N
     train = read_mtfl(str(write_mtfl(tmp_path)))[0].y.view(-1, 5, 2)
     low, high = train.amin(1), train.amax(1)
     extent = (high - low).amax(1)
-    assert torch.allclose(60 / extent, torch.tensor(CROP_SIDE), rtol=0.02)
+    assert torch.allclose(60 / extent, torch.tensor(CROP_SIDE_RATIO), rtol=0.02)
     offset = (30 - (low + high) / 2) / extent[:, None]
-    assert torch.allclose(offset, torch.tensor(CROP_OFFSET).expand_as(offset), atol=0.02)
+    assert torch.allclose(offset, torch.tensor(CROP_OFFSET_RATIO).expand_as(offset), atol=0.02)
 
 
 def test_a_crop_beyond_the_border_repeats_it(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_crop_beyond_the_border_repeats_it(tmp_path: Path) -> None:
     image[:, 0] = 200
     save_image(tmp_path / "edge.png", image)
     points = np.array([[2, 10], [22, 10], [12, 20], [4, 30], [20, 30]], float)
-    face = cut_face(tmp_path / "edge.png", points)
-    side = round(CROP_SIDE * 20)
-    beyond = int((side / 2 - 12 - CROP_OFFSET[0] * 20) * 60 / side) - 2
+    face = crop_face(tmp_path / "edge.png", points)
+    side = round(CROP_SIDE_RATIO * 20)
+    beyond = int((side / 2 - 12 - CROP_OFFSET_RATIO[0] * 20) * 60 / side) - 2
     assert beyond > 5
     assert (face.image[:, :beyond] == 200).all()
     assert (face.image[:, -20:] == 90).all()
@@ -103,7 +103,7 @@ def test_listed_paths_cannot_leave_the_folder(tmp_path: Path, name: str) -> None
     with pytest.raises(InputError, match=r"testing\.txt.*leads out of"):
         read_mtfl(str(root))
     with pytest.raises(InputError, match="leads out of"):
-        inside(tmp_path / "output", name, tmp_path / "list")
+        resolve_listed_path(tmp_path / "output", name, tmp_path / "list")
 
 
 def test_a_missing_or_unreadable_image_is_named(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_an_image_that_would_fill_the_memory_is_refused(tmp_path: Path, side: in
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
     (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")))
     with pytest.raises(InputError, match=r"bomb\.png.*(more than 50,000,000 pixels|DecompressionBomb)"):
-        grey(tmp_path / "bomb.png")
+        read_grayscale(tmp_path / "bomb.png")
 
 
 def test_lists_and_points_that_do_not_match_are_told(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_missing_faces_say_what_to_get_and_where_to_put_it(tmp_path: Path, read:
 def test_an_image_of_another_kind_is_not_decoded(tmp_path: Path) -> None:
     Image.new("L", (60, 60)).save(tmp_path / "face.gif")
     with pytest.raises(InputError, match=r"face\.gif is no readable image"):
-        grey(tmp_path / "face.gif")
+        read_grayscale(tmp_path / "face.gif")
 
 
 @real
@@ -233,9 +233,9 @@ def test_the_real_faces_are_those_the_crop_was_measured_on() -> None:
     assert (len(train.x), len(test.x)) == (10_000, 2_995)
     points = test.y.view(-1, 5, 2)
     low, high = points.amin(1), points.amax(1)
-    assert abs(60 / float((high - low).amax(1).mean()) - CROP_SIDE) < 0.01
-    offset = (30 - (low + high) / 2).mean(0) / 60 * CROP_SIDE
-    assert torch.allclose(offset, torch.tensor(CROP_OFFSET), atol=1e-3)
+    assert abs(60 / float((high - low).amax(1).mean()) - CROP_SIDE_RATIO) < 0.01
+    offset = (30 - (low + high) / 2).mean(0) / 60 * CROP_SIDE_RATIO
+    assert torch.allclose(offset, torch.tensor(CROP_OFFSET_RATIO), atol=1e-3)
 
 
 @pytest.mark.parametrize(("write", "folder"), [(write_imm, "aflw_release-2"), (write_mtfl, "MTFL")])

@@ -10,9 +10,9 @@ import torch
 
 from image_folders import write_class_folders
 from l2i import Splits, recipes, replace
-from l2i.data.leaks import leaks
-from l2i.data.words import tokens_of
-from l2i.training.build import load_splits
+from l2i.data.duplicates import describe_duplicates
+from l2i.data.transforms.text import build_vocabulary
+from l2i.training.setup import load_splits
 
 
 def rows(count: int, seed: int = 0, values: int | None = None) -> tuple[Any, Any]:
@@ -29,7 +29,7 @@ def splits(values: int | None = None, **changes: Any) -> Splits:
         "validation": (x[1000:1500], y[1000:1500]),
         "test": (x[1500:], y[1500:]),
     }
-    return Splits.given(**{**parts, **changes}, classes=3)
+    return Splits.from_arrays(**{**parts, **changes}, classes=3)
 
 
 def with_rows(part: tuple[Any, Any], more: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -43,14 +43,14 @@ def of(given: Splits, name: str, count: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("values", [None, 2, 4, 8, 30])
 def test_sets_apart_do_not_leak_however_few_values_there_are(values: int | None) -> None:
-    assert leaks(splits(values)) == []
+    assert describe_duplicates(splits(values)) == []
 
 
 def test_validation_samples_among_the_labelled_are_counted() -> None:
     clean = splits()
     x, y = of(clean, "validation", 12)
     wrong = np.concatenate([y[:10], (y[10:] + 1) % 3])
-    (found,) = leaks(splits(labeled=with_rows(of(clean, "labeled", 60), (x, wrong))))
+    (found,) = describe_duplicates(splits(labeled=with_rows(of(clean, "labeled", 60), (x, wrong))))
     assert found.startswith("12 of 500 validation samples are also among the labelled ones, 10 with the same label")
 
 
@@ -58,55 +58,55 @@ def test_validation_samples_among_the_labelled_are_counted() -> None:
 def test_samples_seen_without_their_labels_are_told_apart(name: str) -> None:
     clean = splits()
     more = np.concatenate([of(clean, "unlabeled", 900)[0], of(clean, name, 500)[0]])
-    (found,) = leaks(splits(unlabeled=more))
+    (found,) = describe_duplicates(splits(unlabeled=more))
     assert found.startswith(f"500 of 500 {name} samples are also among the unlabelled ones: ")
 
 
 def test_labels_taken_from_a_large_test_set_are_found() -> None:
     """20 of 3,000 test samples are few, but they are all that is learned from."""
     large = rows(3000, seed=1)
-    found = leaks(splits(labeled=(large[0][:20], large[1][:20]), test=large))
+    found = describe_duplicates(splits(labeled=(large[0][:20], large[1][:20]), test=large))
     assert [sentence.split(":")[0] for sentence in found] == [
         "20 of 3,000 test samples are also among the labelled ones, 20 with the same label"
     ]
 
 
 def test_validation_samples_among_the_test_samples_are_found() -> None:
-    found = leaks(splits(validation=of(splits(), "test", 100)))
+    found = describe_duplicates(splits(validation=of(splits(), "test", 100)))
     assert len(found) == 1 and found[0].startswith("100 of 500 test samples are also among the validation ones")
 
 
 def test_unlabelled_samples_may_hold_the_labelled() -> None:
     clean = splits()
-    assert leaks(splits(unlabeled=torch.cat([clean.labeled.x, clean.unlabeled.x]))) == []
+    assert describe_duplicates(splits(unlabeled=torch.cat([clean.labeled.x, clean.unlabeled.x]))) == []
 
 
 def test_a_few_duplicates_are_not_told() -> None:
     clean = splits()
-    assert leaks(splits(labeled=with_rows(of(clean, "labeled", 60), of(clean, "test", 2)))) == []
-    assert leaks(splits(unlabeled=np.concatenate([clean.unlabeled.x, of(clean, "test", 4)[0]]))) == []
+    assert describe_duplicates(splits(labeled=with_rows(of(clean, "labeled", 60), of(clean, "test", 2)))) == []
+    assert describe_duplicates(splits(unlabeled=np.concatenate([clean.unlabeled.x, of(clean, "test", 4)[0]]))) == []
 
 
 def test_copies_are_found_though_rows_repeat_by_chance() -> None:
     clean = splits(values=8)
     copied = np.concatenate([of(clean, "unlabeled", 900)[0], of(clean, "validation", 500)[0]])
-    (found,) = leaks(splits(values=8, unlabeled=copied))
+    (found,) = describe_duplicates(splits(values=8, unlabeled=copied))
     assert found.startswith("500 of 500 validation samples")
 
 
 def test_the_embedded_digits_do_not_leak() -> None:
-    assert leaks(load_splits(recipes.get("digits"))) == []
+    assert describe_duplicates(load_splits(recipes.get("digits"))) == []
 
 
 def test_a_text_is_its_first_version() -> None:
     """Texts in training come with back-translations, those of the test set without."""
     versions, special = torch.randint(5, 100, (90, 3, 8), dtype=torch.int32), torch.arange(100) < 5
-    tokens = tokens_of(versions[:, 0], pad=0, mask=1, special=special, continues=torch.zeros(100, dtype=torch.bool))
-    parts = {"labeled": (versions[:20], torch.arange(20) % 2), "unlabeled": versions[20:60], "tokens": tokens}
+    tokens = build_vocabulary(versions[:, 0], pad_id=0, mask_id=1, is_special=special, is_continuation=torch.zeros(100, dtype=torch.bool))
+    parts = {"labeled": (versions[:20], torch.arange(20) % 2), "unlabeled": versions[20:60], "vocabulary": tokens}
     ends = torch.zeros(30, dtype=torch.int64)
-    assert leaks(Splits.given(**parts, test=(versions[60:, 0], ends), classes=2)) == []
-    assert leaks(Splits.given(**parts, test=(versions[20:50, 1], ends), classes=2)) == []
-    (found,) = leaks(Splits.given(**parts, test=(versions[20:50, 0], ends), classes=2))
+    assert describe_duplicates(Splits.from_arrays(**parts, test=(versions[60:, 0], ends), classes=2)) == []
+    assert describe_duplicates(Splits.from_arrays(**parts, test=(versions[20:50, 1], ends), classes=2)) == []
+    (found,) = describe_duplicates(Splits.from_arrays(**parts, test=(versions[20:50, 0], ends), classes=2))
     assert found.startswith("30 of 30 test samples are also among the unlabelled ones")
 
 
@@ -117,11 +117,11 @@ def images(root: Path) -> Splits:
 
 def test_image_files_are_compared_by_content(tmp_path: Path) -> None:
     root = write_class_folders(tmp_path / "images", classes=2, per_class=8)
-    assert leaks(images(root)) == []
+    assert describe_duplicates(images(root)) == []
     for place in sorted((root / "val").glob("*/*")):
         target = root / "train" / place.parent.name / f"copy-{place.name}"
         shutil.copyfile(place, target)
-    found = leaks(images(root))
+    found = describe_duplicates(images(root))
     assert found and all("of 8 test samples are also among the" in sentence for sentence in found)
     assert sum(int(sentence.split()[0]) for sentence in found) >= 6
 
@@ -130,4 +130,4 @@ def test_a_file_that_cannot_be_read_is_left_to_its_step(tmp_path: Path) -> None:
     root = write_class_folders(tmp_path / "images", classes=2, per_class=8)
     given = images(root)
     next((root / "train").glob("*/*")).unlink()
-    assert leaks(given) == []
+    assert describe_duplicates(given) == []

@@ -5,16 +5,15 @@ import torch
 
 from image_folders import write_class_folders
 from l2i import Trainer, recipes, replace
-from l2i.data.augment import Augment
-from l2i.data.draw import draw_splits
-from l2i.data.folders import read_class_folders
-from l2i.data.loader import Batches, Loader, beta_quantiles, pick, picked, step_seed
-from l2i.data.pixels import Pixels
-from l2i.data.split import DataSet, Samples, Splits
+from l2i.data.datasets.imagenet import read_class_folders
+from l2i.data.samples import DataSet, Samples, Splits
+from l2i.data.splitting import draw_splits
+from l2i.data.transforms.image import Augment, Normalize
 from l2i.errors import InputError
 from l2i.methods.mixup import MixUp
 from l2i.methods.pi_model import PiModel
 from l2i.tasks import Classification, Regression
+from l2i.training.loader import BatchSizes, Loader, compute_beta_quantiles, derive_seed, pick_rows, pick_stream_rows
 from problems import method_named
 
 
@@ -29,9 +28,9 @@ def make_loader(
     splits = Splits(**sets, validation=samples(3), test=samples(3), classes=3)
     return Loader(
         splits,
-        Classification(outputs=3),
+        Classification(num_outputs=3),
         method_named(method),
-        sizes=Batches(**{"labeled": 6, "unlabeled": 8, "holdout": 5, **sizes}),
+        sizes=BatchSizes(**{"labeled": 6, "unlabeled": 8, "holdout": 5, **sizes}),
         weak=Augment(shift=1),
         strong=Augment(shift=1, noise=0.5),
         seed=seed,
@@ -43,14 +42,14 @@ def make_loader(
 def test_a_draw_depends_on_seed_and_step_alone() -> None:
     first, later = make_loader(), make_loader()
     for step in range(3):
-        later.draw(step)
-    assert torch.equal(first.draw(7).unlabeled.strong, later.draw(7).unlabeled.strong)
-    assert not torch.equal(first.draw(7).labeled.x, first.draw(8).labeled.x)
-    assert not torch.equal(first.draw(7).labeled.x, make_loader(seed=1).draw(7).labeled.x)
+        later.draw_batch(step)
+    assert torch.equal(first.draw_batch(7).unlabeled.strong, later.draw_batch(7).unlabeled.strong)
+    assert not torch.equal(first.draw_batch(7).labeled.x, first.draw_batch(8).labeled.x)
+    assert not torch.equal(first.draw_batch(7).labeled.x, make_loader(seed=1).draw_batch(7).labeled.x)
 
 
 def test_a_run_with_an_outer_step_sees_the_same_base_batch_as_one_without() -> None:
-    with_outer, without = make_loader().draw(3), make_loader(holdout=False).draw(3)
+    with_outer, without = make_loader().draw_batch(3), make_loader(holdout=False).draw_batch(3)
     assert torch.equal(with_outer.labeled.x, without.labeled.x)
     assert torch.equal(with_outer.unlabeled.strong, without.unlabeled.strong)
     assert without.holdout is None
@@ -60,11 +59,11 @@ def test_a_batch_has_distinct_samples_where_there_are_enough() -> None:
     loader = make_loader()
     for step in range(20):
         loader.generator.manual_seed(step)
-        assert len(set(pick(9, 6, loader.generator).tolist())) == 6
+        assert len(set(pick_rows(9, 6, loader.generator).tolist())) == 6
 
 
 def test_a_batch_larger_than_its_set_draws_with_replacement() -> None:
-    batch = make_loader(labeled=20).draw(0)
+    batch = make_loader(labeled=20).draw_batch(0)
     assert batch.labeled.x.shape[0] == 20
     assert set(batch.labeled.y.tolist()) <= {0, 1, 2}
 
@@ -73,7 +72,7 @@ def test_a_batch_larger_than_its_set_draws_with_replacement() -> None:
     ("method", "views"), [("fixmatch", {"weak", "strong"}), ("mixmatch", {"weak", "weak2"}), ("supervised", set())]
 )
 def test_only_the_views_that_the_method_asks_for_are_drawn(method: str, views: set[str]) -> None:
-    batch = make_loader(method).draw(0)
+    batch = make_loader(method).draw_batch(0)
     assert set(batch.unlabeled.views) == views
     assert (batch.mix is not None) == (method == "mixmatch")
 
@@ -81,7 +80,7 @@ def test_only_the_views_that_the_method_asks_for_are_drawn(method: str, views: s
 def test_holdout_samples_come_from_the_holdout_set() -> None:
     loader = make_loader()
     loader.weak = Augment()
-    batch = loader.draw(0)
+    batch = loader.draw_batch(0)
     for x, origin in ((batch.labeled.x, loader.splits.labeled.x), (batch.holdout.x, loader.splits.holdout.x)):
         assert all(any(torch.equal(row, there) for there in origin) for row in x)
 
@@ -89,11 +88,11 @@ def test_holdout_samples_come_from_the_holdout_set() -> None:
 @pytest.mark.parametrize("method", ["fixmatch", "mixmatch"])
 def test_a_twin_draws_the_same_and_may_be_at_another_step(method: str) -> None:
     loader = make_loader(method)
-    twin = loader.twin()
-    twin.turn_to(5)
-    here = loader.draw(2)
-    there = twin.take()  # as if nobody had drawn meanwhile
-    for found, wanted in ((here, loader.draw(2)), (there, loader.draw(5))):
+    twin = loader.clone()
+    twin.seek(5)
+    here = loader.draw_batch(2)
+    there = twin.sample()  # as if nobody had drawn meanwhile
+    for found, wanted in ((here, loader.draw_batch(2)), (there, loader.draw_batch(5))):
         assert torch.equal(found.labeled.x, wanted.labeled.x) and torch.equal(found.holdout.x, wanted.holdout.x)
         assert all(torch.equal(view, wanted.unlabeled.views[name]) for name, view in found.unlabeled.views.items())
         assert torch.equal(found.progress, wanted.progress)
@@ -104,7 +103,7 @@ def test_labelled_samples_are_learned_on_the_view_that_the_run_names() -> None:
     plain = {"weak": Augment(), "strong": Augment(cutout=8, fill=9.0)}
     for view in ("weak", "strong"):
         run = replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", data={**plain, "labeled_view": view})
-        batch = Trainer(run).loader.draw(1)
+        batch = Trainer(run).loader.draw_batch(1)
         assert bool((batch.labeled.x == 9.0).any()) == (view == "strong")
         assert batch.holdout is not None and not bool((batch.holdout.x == 9.0).any())
     with pytest.raises(InputError, match=r"needs a strong view, and data\.strong has none"):
@@ -112,15 +111,15 @@ def test_labelled_samples_are_learned_on_the_view_that_the_run_names() -> None:
 
 
 def test_mixing_permutes_all_rows() -> None:
-    mix = make_loader("mixmatch").draw(0).mix
+    mix = make_loader("mixmatch").draw_batch(0).mix
     assert mix is not None
-    assert sorted(mix.order.tolist()) == list(range(6 + 2 * 8))
-    assert mix.share.shape == (22,)
+    assert sorted(mix.permutation.tolist()) == list(range(6 + 2 * 8))
+    assert mix.ratio.shape == (22,)
 
 
 def test_beta_quantiles_have_the_moments_of_beta() -> None:
     for alpha in (0.5, 0.75, 2.0):
-        values = beta_quantiles(alpha)
+        values = compute_beta_quantiles(alpha)
         assert float(values.mean()) == pytest.approx(0.5, abs=1e-9)
         assert float(values.var()) == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=2e-3)
 
@@ -128,11 +127,11 @@ def test_beta_quantiles_have_the_moments_of_beta() -> None:
 def test_no_unlabelled_samples_is_an_error_for_methods_that_need_them() -> None:
     with pytest.raises(InputError, match="no unlabelled samples are left"):
         make_loader(unlabeled=0)
-    make_loader("supervised", unlabeled=0).draw(0)
+    make_loader("supervised", unlabeled=0).draw_batch(0)
 
 
 def test_step_seeds_do_not_collide() -> None:
-    assert len({step_seed(f"{seed}/{step}") for seed in range(20) for step in range(500)}) == 10_000
+    assert len({derive_seed(f"{seed}/{step}") for seed in range(20) for step in range(500)}) == 10_000
 
 
 @pytest.mark.parametrize("view", ["weak2", "strong"])
@@ -141,32 +140,32 @@ def test_landmarks_move_with_their_crop(view: str) -> None:
     place = torch.randint(2, 7, (40, 2))
     x = torch.zeros(40, 1, 9, 9)
     x[torch.arange(40), 0, place[:, 1], place[:, 0]] = 1.0
-    splits = Splits.given(labeled=(x, place), unlabeled=x, test=(x, place), points=True)
-    task = Regression.standardized(splits.labeled.y, points=True)
+    splits = Splits.from_arrays(labeled=(x, place), unlabeled=x, test=(x, place), has_landmarks=True)
+    task = Regression.from_targets(splits.labeled.y, points=True)
     weak, strong = Augment(shift=2), Augment(shift=1)
     method = PiModel(student_view=view)
     batch = Loader(
-        splits, task, method, sizes=Batches(), weak=weak, strong=strong, seed=0, steps=9, holdout=False
-    ).draw(0)
+        splits, task, method, sizes=BatchSizes(), weak=weak, strong=strong, seed=0, steps=9, holdout=False
+    ).draw_batch(0)
 
     def found(images: torch.Tensor) -> torch.Tensor:
         at = images.flatten(1).argmax(dim=1)
         return torch.stack([at % 9, at // 9], dim=1).float()
 
     assert torch.allclose(task.decode(batch.labeled.y), found(batch.labeled.x), atol=1e-4)
-    carried = task.move(task.encode(found(batch.unlabeled.weak)), batch.unlabeled.frame)
+    carried = task.transport_label(task.encode(found(batch.unlabeled.weak)), batch.unlabeled.affine_map)
     assert torch.allclose(task.decode(carried), found(batch.unlabeled.views[view]), atol=1e-4)
     assert not torch.equal(batch.unlabeled.weak, batch.unlabeled.views[view])
 
 
 def streamed(folder: Path, workers: int) -> tuple[Loader, DataSet]:
     train, test = read_class_folders(str(write_class_folders(folder, classes=2, per_class=8, size=12)), size=12)
-    data = DataSet(train=train, test=test, classes=2, pixels=Pixels.given((0.5,) * 3, (0.25,) * 3))
+    data = DataSet(train=train, test=test, classes=2, normalization=Normalize.from_unit_range((0.5,) * 3, (0.25,) * 3))
     splits = draw_splits(data, num_labeled=4, num_validation=0, holdout="joint", seed=0)
     splits = splits.to(torch.device("cpu"), torch.float32)
-    sizes = Batches(labeled=3, unlabeled=4, holdout=2)
+    sizes = BatchSizes(labeled=3, unlabeled=4, holdout=2)
     settings = {"sizes": sizes, "weak": Augment(), "strong": Augment(), "seed": 0, "steps": 9, "holdout": True}
-    return Loader(splits, Classification(outputs=2), PiModel(), **settings, workers=workers), data  # type: ignore[arg-type]
+    return Loader(splits, Classification(num_outputs=2), PiModel(), **settings, workers=workers), data  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -174,14 +173,14 @@ def test_image_files_are_drawn_as_if_they_were_held(tmp_path: Path, workers: int
     """The same interface: the rows a step draws are those of the files, with their own labels, standardised."""
     loader, data = streamed(tmp_path, workers)
     held = loader.splits.labeled.x.read()
-    whole = loader.splits.inputs(held)
+    whole = loader.splits.to_inputs(held)
     for step in (0, 0, 1, 5):  # a rehearsal, the start, the next, and a run that goes on
-        batch = loader.draw(step)
-        rows = picked(step, part="labeled", count=len(held), size=3, seed=0)
+        batch = loader.draw_batch(step)
+        rows = pick_stream_rows(step, part="labeled", count=len(held), size=3, seed=0)
         assert torch.equal(batch.labeled.x, whole[rows])
         assert torch.equal(batch.labeled.y, loader.splits.labeled.y[rows])
         assert batch.unlabeled.weak.shape == (4, 3, 12, 12)
-    assert not torch.equal(loader.draw(6).unlabeled.weak, loader.draw(7).unlabeled.weak)
+    assert not torch.equal(loader.draw_batch(6).unlabeled.weak, loader.draw_batch(7).unlabeled.weak)
     assert len(data.test.x) > 0
     loader.close()
 
@@ -189,32 +188,32 @@ def test_image_files_are_drawn_as_if_they_were_held(tmp_path: Path, workers: int
 def test_8_bit_images_are_standardised_after_their_augmentation() -> None:
     x = torch.randint(256, (12, 1, 8, 8), dtype=torch.uint8)
     y = torch.arange(12) % 3
-    data = DataSet(train=Samples(x, y), test=Samples(x, y), classes=3, pixels=Pixels.of(x))
+    data = DataSet(train=Samples(x, y), test=Samples(x, y), classes=3, normalization=Normalize.from_images(x))
     splits = draw_splits(data, num_labeled=3, num_validation=0, holdout="joint", seed=0)
     splits = splits.to(torch.device("cpu"), torch.float64)
     weak = Augment(cutout=3, fill=7)
     loader = Loader(
         splits,
-        Classification(outputs=3),
+        Classification(num_outputs=3),
         PiModel(),
-        sizes=Batches(labeled=3, unlabeled=5),
+        sizes=BatchSizes(labeled=3, unlabeled=5),
         weak=weak,
         strong=weak,
         seed=0,
         steps=9,
         holdout=False,
     )
-    seen = loader.draw(0).labeled.x
-    levels = seen * splits.pixels.std + splits.pixels.mean
+    seen = loader.draw_batch(0).labeled.x
+    levels = seen * splits.normalization.std + splits.normalization.mean
     assert seen.dtype == torch.float64
     assert torch.allclose(levels, levels.round(), atol=1e-9) and bool(((levels - 7).abs() < 1e-9).any())
 
 
 def loader_of(splits: Splits, **changes: object) -> Loader:
-    task = Classification(outputs=3) if splits.classes else Regression.standardized(splits.labeled.y, points=True)
+    task = Classification(num_outputs=3) if splits.classes else Regression.from_targets(splits.labeled.y, points=True)
     settings: dict[str, object] = {"weak": Augment(), "strong": Augment(), "seed": 0, "steps": 9, "holdout": False}
     method = changes.pop("method", PiModel())
-    return Loader(splits, task, method, sizes=Batches(), **{**settings, **changes})  # type: ignore[arg-type]
+    return Loader(splits, task, method, sizes=BatchSizes(), **{**settings, **changes})  # type: ignore[arg-type]
 
 
 def test_randaugment_is_for_8_bit_images() -> None:
@@ -225,7 +224,7 @@ def test_randaugment_is_for_8_bit_images() -> None:
 @pytest.mark.parametrize("view", [Augment(crop=6), Augment(flip=True), Augment(randaugment=1)], ids=str)
 def test_landmarks_are_shifted_and_nothing_else(view: Augment) -> None:
     x, y = torch.rand(12, 1, 9, 9), 9 * torch.rand(12, 4)
-    splits = Splits.given(labeled=(x, y), unlabeled=x, test=(x, y), points=True)
+    splits = Splits.from_arrays(labeled=(x, y), unlabeled=x, test=(x, y), has_landmarks=True)
     loader_of(splits, weak=Augment(shift=2))
     with pytest.raises(InputError, match="not for landmarks; use shift"):
         loader_of(splits, strong=view)
@@ -237,16 +236,16 @@ def test_a_view_that_a_method_does_not_have_is_refused() -> None:
 
 
 def test_a_batch_knows_how_far_the_run_is() -> None:
-    assert make_loader().draw(25).progress == 0.25
+    assert make_loader().draw_batch(25).progress == 0.25
 
 
 def test_only_a_method_that_searches_gets_a_direction() -> None:
-    assert make_loader("vat").draw(0).unlabeled.noise is not None
-    assert make_loader("pi-model").draw(0).unlabeled.noise is None
+    assert make_loader("vat").draw_batch(0).unlabeled.noise is not None
+    assert make_loader("pi-model").draw_batch(0).unlabeled.noise is None
 
 
 def test_streamed_sets_are_drawn_apart_and_by_the_runs_seed() -> None:
-    rows = [picked(3, part=p, count=1000, size=50, seed=s) for p, s in (("labeled", 0), ("holdout", 0), ("labeled", 1))]
+    rows = [pick_stream_rows(3, part=p, count=1000, size=50, seed=s) for p, s in (("labeled", 0), ("holdout", 0), ("labeled", 1))]
     assert not torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[0], rows[2])
 
@@ -254,11 +253,11 @@ def test_streamed_sets_are_drawn_apart_and_by_the_runs_seed() -> None:
 def test_a_loader_of_files_hands_its_seed_on(tmp_path: Path) -> None:
     loader, _ = streamed(tmp_path, 0)
     other = loader_of(loader.splits, seed=7)
-    assert other.rows["unlabeled"].keywords["seed"] == 7  # type: ignore[attr-defined]
+    assert other.row_pickers["unlabeled"].keywords["seed"] == 7  # type: ignore[attr-defined]
 
 
 def test_the_strong_view_is_the_strong_one() -> None:
-    batch = make_loader("fixmatch").draw(0)  # noise of 0.5 in the strong view alone
+    batch = make_loader("fixmatch").draw_batch(0)  # noise of 0.5 in the strong view alone
     spread = (batch.unlabeled.strong - batch.unlabeled.weak).std()
     assert float(spread) > 0.4
 
@@ -266,25 +265,25 @@ def test_the_strong_view_is_the_strong_one() -> None:
 @pytest.mark.parametrize("method", ["vat", "mixmatch", "mixup"])
 def test_all_that_is_random_depends_on_seed_and_step_alone(method: str) -> None:
     first, later = make_loader(method), make_loader(method, holdout=False)
-    later.draw(2)
+    later.draw_batch(2)
     torch.manual_seed(5)
-    one, other = first.draw(7), later.draw(7)
+    one, other = first.draw_batch(7), later.draw_batch(7)
     if one.unlabeled.noise is not None and other.unlabeled.noise is not None:
         assert torch.equal(one.unlabeled.noise, other.unlabeled.noise)
     if one.mix is not None and other.mix is not None:
-        assert torch.equal(one.mix.share, other.mix.share) and torch.equal(one.mix.order, other.mix.order)
+        assert torch.equal(one.mix.ratio, other.mix.ratio) and torch.equal(one.mix.permutation, other.mix.permutation)
 
 
 def test_samples_are_drawn_as_often_as_their_weights_say() -> None:
     weight = torch.tensor([1.0, 0.0, 3.0])
-    rows = pick(3, 20_000, torch.Generator().manual_seed(0), weight)
+    rows = pick_rows(3, 20_000, torch.Generator().manual_seed(0), weight)
     assert torch.bincount(rows, minlength=3).div(20_000).sub(torch.tensor([0.25, 0.0, 0.75])).abs().max() < 0.02
 
 
 def test_repeated_samples_are_drawn_like_one_of_their_weight() -> None:
     repeated = torch.tensor([0, 0, 0, 1, 2, 2])
-    one_by_one = pick(6, 50, torch.Generator().manual_seed(0), torch.ones(6, dtype=torch.float64))
-    weighted = pick(3, 50, torch.Generator().manual_seed(0), torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64))
+    one_by_one = pick_rows(6, 50, torch.Generator().manual_seed(0), torch.ones(6, dtype=torch.float64))
+    weighted = pick_rows(3, 50, torch.Generator().manual_seed(0), torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64))
     assert torch.equal(repeated[one_by_one], weighted)
 
 
@@ -294,22 +293,22 @@ def test_a_run_draws_labelled_samples_by_weight() -> None:
     splits = Splits(labeled=only, unlabeled=only, holdout=only, validation=only, test=only, classes=2)
     loader = Loader(
         splits.to(torch.device("cpu"), torch.float32),
-        Classification(outputs=2),
+        Classification(num_outputs=2),
         method_named("pi-model"),
-        sizes=Batches(labeled=64, unlabeled=64, holdout=64),
+        sizes=BatchSizes(labeled=64, unlabeled=64, holdout=64),
         weak=Augment(),
         strong=Augment(),
         seed=0,
         steps=10,
         holdout=True,
     )
-    batch = loader.draw(0)
+    batch = loader.draw_batch(0)
     assert batch.holdout is not None
     for drawn in (batch.labeled.x, batch.unlabeled.weak, batch.holdout.x):
         assert set(drawn.flatten().tolist()) == {1.0, 2.0}
 
 
 def test_processes_share_the_rows_of_a_streamed_set() -> None:
-    whole = picked(5, part="labeled", count=100, size=12, seed=3)
-    shares = [picked(5, part="labeled", count=100, size=12, seed=3, index=index, of=3) for index in range(3)]
+    whole = pick_stream_rows(5, part="labeled", count=100, size=12, seed=3)
+    shares = [pick_stream_rows(5, part="labeled", count=100, size=12, seed=3, rank=index, world_size=3) for index in range(3)]
     assert torch.equal(torch.stack(shares, dim=1).flatten(), whole)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from l2i.data.paraphrases import LONGEST_FIELD, read_paraphrases
+from l2i.data.datasets.imdb import MAX_FIELD_CHARS, read_paraphrases
 from l2i.errors import InputError
 
 LONG = "A long review of a film. " * 20  # 500 characters
@@ -109,7 +109,7 @@ def test_the_last_line_need_not_end(tmp_path: Path) -> None:
 
 def test_a_very_long_review_is_read_and_the_csv_modules_limit_stays(tmp_path: Path) -> None:
     before, text = csv.field_size_limit(), "long " * 60_000
-    assert before < len(text) < LONGEST_FIELD
+    assert before < len(text) < MAX_FIELD_CHARS
     write_lines(write_table(tmp_path, [(text, "pos", "pos_0_9.txt")]), text)
     assert read_paraphrases(str(tmp_path)) == {"pos_0_9.txt": [text.strip()]}
     assert csv.field_size_limit() == before

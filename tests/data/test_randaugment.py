@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_images
 
-from l2i.data.randaugment import OPS, RANGES, apply, draw, in_turn, randaugment
+from l2i.data.transforms.randaugment import MAGNITUDE_RANGES, OPS, apply_layers, apply_op, apply_randaugment, sample_ops
 from l2i.errors import InputError
 
 SIZES = [(32, 32), (28, 36)]
@@ -66,7 +66,7 @@ def pillow(image: Image.Image, op: str, magnitude: float) -> Image.Image:
 
 def magnitudes(op: str) -> list[float]:
     """Over the range with both of its ends, as float32 has them."""
-    low, high, _ = RANGES[op]
+    low, high, _ = MAGNITUDE_RANGES[op]
     if op == "posterize":
         return [4.0, 5.0, 6.0, 7.0, 8.0]
     drawn = torch.rand(6, generator=generator()) * (high - low) + low
@@ -74,7 +74,7 @@ def magnitudes(op: str) -> list[float]:
 
 
 def apply_to_all(x: torch.Tensor, op: str, magnitude: float) -> torch.Tensor:
-    return apply(x, torch.full((len(x),), OPS.index(op)), torch.full((len(x),), magnitude), fill=FILL)
+    return apply_op(x, torch.full((len(x),), OPS.index(op)), torch.full((len(x),), magnitude), fill=FILL)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -98,11 +98,11 @@ def test_images_without_contrast_and_of_extremes_equal_pillows_too(op: str) -> N
         assert torch.equal(apply_to_all(to_tensor(images), op, magnitude), expected), magnitude
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if RANGES[op].low < RANGES[op].high])
+@pytest.mark.parametrize("op", [op for op in OPS if MAGNITUDE_RANGES[op].low < MAGNITUDE_RANGES[op].high])
 def test_every_operation_does_something_at_the_low_end_and_nothing_at_its_neutral_magnitude(op: str) -> None:
     x = to_tensor(patches())
-    assert not torch.equal(apply_to_all(x, op, RANGES[op].low), x)
-    assert torch.equal(apply_to_all(x, op, RANGES[op].neutral), x)
+    assert not torch.equal(apply_to_all(x, op, MAGNITUDE_RANGES[op].low), x)
+    assert torch.equal(apply_to_all(x, op, MAGNITUDE_RANGES[op].neutral), x)
 
 
 def test_identity_leaves_the_batch_untouched() -> None:
@@ -118,10 +118,10 @@ def test_color_is_the_identity_for_grey_images() -> None:
 def test_a_sample_does_not_touch_its_neighbours() -> None:
     x = to_tensor(patches())[: len(OPS)]
     op = torch.arange(len(OPS))
-    low = torch.tensor([RANGES[name].low for name in OPS])
-    together = apply(x, op, low)
+    low = torch.tensor([MAGNITUDE_RANGES[name].low for name in OPS])
+    together = apply_op(x, op, low)
     for i in range(len(OPS)):
-        assert torch.equal(together[i : i + 1], apply(x[i : i + 1], op[i : i + 1], low[i : i + 1]))
+        assert torch.equal(together[i : i + 1], apply_op(x[i : i + 1], op[i : i + 1], low[i : i + 1]))
 
 
 def test_translations_by_a_quarter_move_the_image_left_and_up() -> None:
@@ -145,7 +145,7 @@ def test_translations_round_to_whole_pixels_as_pillows() -> None:
 
 def test_the_edges_are_filled_with_the_level_asked_for() -> None:
     x = torch.zeros(1, 3, 8, 8)
-    moved = apply(x, torch.tensor([OPS.index("translate_x")]), torch.tensor([0.25]), fill=200.0)
+    moved = apply_op(x, torch.tensor([OPS.index("translate_x")]), torch.tensor([0.25]), fill=200.0)
     assert bool((moved[..., 6:] == 200).all()) and bool((moved[..., :6] == 0).all())
 
 
@@ -153,7 +153,7 @@ def test_the_edges_are_filled_with_the_level_asked_for() -> None:
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_results_are_grey_levels_of_the_same_kind(mode: str, dtype: torch.dtype) -> None:
     x = to_tensor(patches(mode=mode)).to(dtype).repeat(4, 1, 1, 1)
-    view = randaugment(x, 3, generator(), probability=1.0)
+    view = apply_randaugment(x, 3, generator(), probability=1.0)
     assert view.shape == x.shape and view.dtype == dtype
     assert torch.equal(view, view.round().clamp(0, 255))
     assert not torch.equal(view, x)
@@ -162,31 +162,31 @@ def test_results_are_grey_levels_of_the_same_kind(mode: str, dtype: torch.dtype)
 def test_the_batch_given_is_not_changed() -> None:
     x = to_tensor(patches())
     before = x.clone()
-    randaugment(x, 2, generator(), probability=1.0)
+    apply_randaugment(x, 2, generator(), probability=1.0)
     assert torch.equal(x, before)
 
 
 def test_the_same_generator_gives_the_same_view() -> None:
     x = to_tensor(patches())
-    first, again, other = (randaugment(x, 2, generator(seed)) for seed in (0, 0, 1))
+    first, again, other = (apply_randaugment(x, 2, generator(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_probability_zero_and_no_layers_are_the_identity() -> None:
     x = to_tensor(patches())
-    assert torch.equal(randaugment(x, 2, generator(), probability=0.0), x)
-    assert torch.equal(randaugment(x, 0, generator()), x)
+    assert torch.equal(apply_randaugment(x, 2, generator(), probability=0.0), x)
+    assert torch.equal(apply_randaugment(x, 0, generator()), x)
 
 
 def test_samples_stay_as_they_are_as_often_as_probability_says() -> None:
     x = to_tensor(patches()[:1]).expand(2000, -1, -1, -1)
-    kept = (randaugment(x, 1, generator(), probability=0.5) == x).flatten(1).all(dim=1)
+    kept = (apply_randaugment(x, 1, generator(), probability=0.5) == x).flatten(1).all(dim=1)
     assert 0.52 < float(kept.float().mean()) < 0.62  # half, and the operations that change nothing here
 
 
 def test_operations_are_chosen_about_equally_often_in_every_layer() -> None:
-    ops, _ = draw((2, 14000), generator(), probability=1.0)
+    ops, _ = sample_ops((2, 14000), generator(), probability=1.0)
     for op in ops:
         counts = torch.bincount(op, minlength=len(OPS))
         assert int(counts.min()) > 880 and int(counts.max()) < 1120
@@ -194,8 +194,8 @@ def test_operations_are_chosen_about_equally_often_in_every_layer() -> None:
 
 
 def test_magnitudes_spread_evenly_over_the_range() -> None:
-    ops, magnitude = draw((28000,), generator(), probability=1.0)
-    for i, (name, (low, high, _)) in enumerate(RANGES.items()):
+    ops, magnitude = sample_ops((28000,), generator(), probability=1.0)
+    for i, (name, (low, high, _)) in enumerate(MAGNITUDE_RANGES.items()):
         drawn = magnitude[ops == i]
         assert low <= float(drawn.min()) and float(drawn.max()) <= high
         assert float(drawn.mean()) == pytest.approx((low + high) / 2, abs=0.03 * (high - low)), name
@@ -208,7 +208,7 @@ def test_magnitudes_spread_evenly_over_the_range() -> None:
 def test_others_than_grey_or_rgb_images_are_refused() -> None:
     for shape in ((4, 2, 8, 8), (4, 7)):
         with pytest.raises(InputError, match="1 or 3"):
-            randaugment(torch.zeros(shape), 1, generator())
+            apply_randaugment(torch.zeros(shape), 1, generator())
 
 
 @pytest.mark.gpu
@@ -216,12 +216,12 @@ def test_others_than_grey_or_rgb_images_are_refused() -> None:
 def test_a_gpu_gives_the_cpus_pixels_without_being_waited_for() -> None:
     x, cuda = to_tensor(patches()), torch.device("cuda")
     given, random = x.to(cuda), torch.Generator(cuda).manual_seed(0)
-    randaugment(given, 2, random)  # records
+    apply_randaugment(given, 2, random)  # records
     state = random.get_state()
     torch.cuda.set_sync_debug_mode("error")
-    views = [randaugment(given, 2, random) for _ in range(3)]
+    views = [apply_randaugment(given, 2, random) for _ in range(3)]
     torch.cuda.set_sync_debug_mode("default")
     random.set_state(state)
     for view in views:
-        op, magnitude = draw((2, len(x)), random, probability=0.5)
-        assert torch.equal(view.cpu(), in_turn(x, op.cpu(), magnitude.cpu(), FILL))
+        op, magnitude = sample_ops((2, len(x)), random, probability=0.5)
+        assert torch.equal(view.cpu(), apply_layers(x, op.cpu(), magnitude.cpu(), FILL))

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from l2i.data.digits import digits
-from l2i.data.draw import draw_splits
-from l2i.data.split import DataSet, Samples, Splits
+from l2i.data.datasets.builtin import load_sklearn_digits
+from l2i.data.samples import DataSet, Samples, Splits
+from l2i.data.splitting import draw_splits
 from l2i.errors import InputError
-from l2i.shares import resolved
+from l2i.quantity import resolve_count
 
 
 def numbered(classes: int = 4, each: int = 25) -> Samples:
@@ -83,7 +83,7 @@ def test_regression_labels_are_drawn_without_classes() -> None:
 
 def test_digits_keep_their_test_set_whatever_the_seed() -> None:
     first, other = (
-        draw_splits(digits(None), num_labeled=40, num_validation=100, holdout="joint", seed=seed) for seed in (0, 1)
+        draw_splits(load_sklearn_digits(None), num_labeled=40, num_validation=100, holdout="joint", seed=seed) for seed in (0, 1)
     )
     assert torch.equal(first.test.x, other.test.x)
     assert [len(s.x) for s in (first.labeled, first.unlabeled, first.validation, first.test)] == [40, 1060, 100, 597]
@@ -109,7 +109,7 @@ def test_validation_may_be_a_share_of_the_training_samples() -> None:
 
 def test_a_description_counts_samples_and_classes() -> None:
     s = drawn(num_validation=0)
-    assert s.described(but=("holdout",)) == (
+    assert s.describe(exclude=("holdout",)) == (
         "20 labelled (5 a class), 80 unlabelled (20 a class), 0 validation, 12 test (3 a class)"
     )
     uneven = drawn(
@@ -117,12 +117,12 @@ def test_a_description_counts_samples_and_classes() -> None:
         num_labeled=0.1,
         num_validation=0,
     )
-    assert "8 labelled (1 to 4 a class)" in uneven.described()
+    assert "8 labelled (1 to 4 a class)" in uneven.describe()
 
 
 def test_a_fingerprint_knows_labels_and_labelled_inputs() -> None:
     def of(x: torch.Tensor, y: torch.Tensor) -> str:
-        return Splits.given(labeled=(x, y), unlabeled=x, test=(x, y), classes=2).fingerprint()
+        return Splits.from_arrays(labeled=(x, y), unlabeled=x, test=(x, y), classes=2).fingerprint()
 
     x, y = torch.rand(10, 3), torch.arange(10) % 2
     assert of(x, y) == of(x.clone(), y.clone())
@@ -131,4 +131,4 @@ def test_a_fingerprint_knows_labels_and_labelled_inputs() -> None:
 
 def test_shares_are_rounded_and_never_nothing() -> None:
     wanted = {(0.05, 1_281_167): 64_058, (0.1, 15): 2, (0.29, 100): 29, (0.001, 10): 1, (0.0, 10): 0, (7, 3): 7}
-    assert {case: resolved(*case) for case in wanted} == wanted
+    assert {case: resolve_count(*case) for case in wanted} == wanted

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from image_folders import write_class_folders
-from l2i.data.folders import Files, read_class_folders
-from l2i.data.stream import CORES, Stream, batches
+from l2i.data.datasets.imagenet import read_class_folders
+from l2i.data.image_files import ImageFiles
+from l2i.data.streaming import NUM_CORES, ImageStream, iter_batches
 from l2i.errors import InputError
 
 CPU = torch.device("cpu")
@@ -32,46 +33,46 @@ class Draw:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
+def files(tmp_path: Path) -> ImageFiles:
     return read_class_folders(str(write_class_folders(tmp_path, classes=3, per_class=5)), size=16)[0].x
 
 
 @pytest.fixture(params=[0, 2], ids=["in this process", "two workers"])
-def stream(files: Files, request: pytest.FixtureRequest) -> Iterator[Stream]:
-    made = Stream(files, Draw(len(files)), device=CPU, steps=STEPS, workers=request.param)
+def stream(files: ImageFiles, request: pytest.FixtureRequest) -> Iterator[ImageStream]:
+    made = ImageStream(files, Draw(len(files)), device=CPU, steps=STEPS, workers=request.param)
     yield made
     made.close()
 
 
-def wanted(files: Files, step: int) -> Tensor:
+def wanted(files: ImageFiles, step: int) -> Tensor:
     return files.read(Draw(len(files))(step))
 
 
-def test_a_stream_gives_each_steps_rows_in_order(files: Files, stream: Stream) -> None:
+def test_a_stream_gives_each_steps_rows_in_order(files: ImageFiles, stream: ImageStream) -> None:
     for step in range(STEPS):
         assert torch.equal(stream(step), wanted(files, step))
 
 
-def test_a_stream_starts_anew_where_it_is_asked(files: Files, stream: Stream) -> None:
+def test_a_stream_starts_anew_where_it_is_asked(files: ImageFiles, stream: ImageStream) -> None:
     for step in (0, 0, 1, 4, 5, 2, 3):  # a rehearsal, a resumed run, an earlier checkpoint
         assert torch.equal(stream(step), wanted(files, step))
 
 
-def test_closing_leaves_no_worker_behind(files: Files, stream: Stream) -> None:
+def test_closing_leaves_no_worker_behind(files: ImageFiles, stream: ImageStream) -> None:
     stream(0)
-    assert len(multiprocessing.active_children()) == min(stream.workers, CORES)
+    assert len(multiprocessing.active_children()) == min(stream.workers, NUM_CORES)
     stream.close()
     assert multiprocessing.active_children() == []
     assert torch.equal(stream(1), wanted(files, 1))
 
 
-def test_a_stream_leaves_the_global_generator_alone(stream: Stream) -> None:
+def test_a_stream_leaves_the_global_generator_alone(stream: ImageStream) -> None:
     before = torch.get_rng_state()
     stream(0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_damaged_file_is_named_when_its_step_comes(files: Files, stream: Stream) -> None:
+def test_a_damaged_file_is_named_when_its_step_comes(files: ImageFiles, stream: ImageStream) -> None:
     bad = int(Draw(len(files))(2)[0])
     clean = [step for step in (0, 1) if bad not in Draw(len(files))(step)]
     Path(files.paths[bad]).write_bytes(b"no image")
@@ -83,40 +84,40 @@ def test_a_damaged_file_is_named_when_its_step_comes(files: Files, stream: Strea
     assert multiprocessing.active_children() == []
 
 
-def test_what_workers_need_pickles(files: Files, stream: Stream) -> None:
+def test_what_workers_need_pickles(files: ImageFiles, stream: ImageStream) -> None:
     """They are not forks of this process everywhere."""
-    assert torch.equal(pickle.loads(pickle.dumps(stream.batches))[3], wanted(files, 3))
+    assert torch.equal(pickle.loads(pickle.dumps(stream.dataset))[3], wanted(files, 3))
 
 
 @pytest.mark.skipif(not hasattr(os, "getpgid"), reason="no process groups")
-def test_workers_are_out_of_reach_of_ctrl_c(stream: Stream) -> None:
+def test_workers_are_out_of_reach_of_ctrl_c(stream: ImageStream) -> None:
     stream(0), stream(1)
     for worker in multiprocessing.active_children():
         assert os.getpgid(worker.pid) == worker.pid
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_are_all_rows_in_order(files: Files, workers: int) -> None:
-    parts = list(batches(files[2:], 5, device=CPU, workers=workers))
+def test_batches_are_all_rows_in_order(files: ImageFiles, workers: int) -> None:
+    parts = list(iter_batches(files[2:], 5, device=CPU, workers=workers))
     assert [len(part) for part in parts] == [5, 5, 3]
     assert torch.equal(torch.cat(parts), files.read()[2:])
-    assert list(batches(files[:0], 5, device=CPU, workers=workers)) == []
+    assert list(iter_batches(files[:0], 5, device=CPU, workers=workers)) == []
     assert multiprocessing.active_children() == []
 
 
-def test_batches_left_halfway_end_their_workers(files: Files) -> None:
-    parts = batches(files, 2, device=CPU, workers=2)
+def test_batches_left_halfway_end_their_workers(files: ImageFiles) -> None:
+    parts = iter_batches(files, 2, device=CPU, workers=2)
     next(parts)
     parts.close()
     assert multiprocessing.active_children() == []
 
 
-def test_a_program_that_forgets_to_close_ends_in_silence(files: Files) -> None:
+def test_a_program_that_forgets_to_close_ends_in_silence(files: ImageFiles) -> None:
     folder = Path(files.paths[0]).parents[2]
     program = (
-        "import torch; from l2i.data.folders import read_class_folders; from l2i.data.stream import Chunks, Stream\n"
+        "import torch; from l2i.data.datasets.imagenet import read_class_folders; from l2i.data.streaming import ChunkRows, ImageStream\n"
         f"files = read_class_folders({str(folder)!r}, size=16)[0].x\n"
-        "stream = Stream(files, Chunks(15, 3), device=torch.device('cpu'), steps=5, workers=2)\n"
+        "stream = ImageStream(files, ChunkRows(15, 3), device=torch.device('cpu'), steps=5, workers=2)\n"
         "print(stream(0).shape[0])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -124,9 +125,9 @@ def test_a_program_that_forgets_to_close_ends_in_silence(files: Files) -> None:
 
 
 @pytest.mark.gpu
-def test_batches_copied_ahead_are_whole_while_the_device_is_busy(files: Files) -> None:
+def test_batches_copied_ahead_are_whole_while_the_device_is_busy(files: ImageFiles) -> None:
     cuda = torch.device("cuda")
-    stream = Stream(files, Draw(len(files)), device=cuda, steps=STEPS, workers=2)
+    stream = ImageStream(files, Draw(len(files)), device=cuda, steps=STEPS, workers=2)
     busy, kept = torch.randn(4096, 4096, device=cuda), []
     for step in (0, 1, 2, 4, 5):
         batch = stream(step)

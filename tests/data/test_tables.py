@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes, make_friedman1
 
-from l2i.data import DATASETS, EMBEDDED
-from l2i.data.split import DataSet
-from l2i.registry import load
+from l2i.data import BUILTIN_DATASETS, DATASETS
+from l2i.data.samples import DataSet
+from l2i.registry import load_registered
 
 
 def published(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +19,7 @@ def published(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read(name: str) -> DataSet:
-    found: DataSet = load("data set", DATASETS, name)(None)
+    found: DataSet = load_registered("data set", DATASETS, name)(None)
     return found
 
 
@@ -32,7 +32,7 @@ def test_tables_need_no_folder_and_have_their_sizes(
     name: str, train: int, test: int, columns: int, classes: int | None
 ) -> None:
     data = read(name)
-    assert name in EMBEDDED
+    assert name in BUILTIN_DATASETS
     assert data.classes == classes
     for samples, rows in ((data.train, train), (data.test, test)):
         assert (samples.x.shape, samples.x.dtype) == ((rows, columns), torch.float32)

@@ -4,15 +4,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from l2i.data.texts import TextSet, checked, cleaned
+from l2i.data.datasets.imdb import TextSet, check_texts, clean_web_text
 from l2i.errors import InputError
 
 
 def test_texts_with_something_in_them_come_back_as_they_are() -> None:
     texts = (" good ", "bad", "ça\n", ".")
-    assert checked(texts, "the training set") == list(texts)
-    assert checked(np.array(["good", "bad"]), "the training set") == ["good", "bad"]
-    assert checked([], "the test set") == []
+    assert check_texts(texts, "the training set") == list(texts)
+    assert check_texts(np.array(["good", "bad"]), "the training set") == ["good", "bad"]
+    assert check_texts([], "the test set") == []
 
 
 @pytest.mark.parametrize(
@@ -20,18 +20,18 @@ def test_texts_with_something_in_them_come_back_as_they_are() -> None:
 )
 def test_what_is_no_string_is_named_by_its_place_and_type(item: Any, kind: str) -> None:
     with pytest.raises(InputError, match=f"^text 3 of the training set is {kind}, not a string; .*leave it out"):
-        checked(["good", "bad", item], "the training set")
+        check_texts(["good", "bad", item], "the training set")
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "\n\t", "\xa0"])
 def test_a_blank_text_is_named_by_its_place(blank: str) -> None:
     with pytest.raises(InputError, match=r"^text 2 of the test set is empty; leave it out$"):
-        checked(["good", blank, "bad"], "the test set")
+        check_texts(["good", blank, "bad"], "the test set")
 
 
 def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
     with pytest.raises(InputError, match="the test set is one str, not a list of texts; put it into a list"):
-        checked("good", "the test set")
+        check_texts("good", "the test set")
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
     ],
 )
 def test_web_text_becomes_plain_text(text: str, plain: str) -> None:
-    assert cleaned(text) == plain
+    assert clean_web_text(text) == plain
 
 
 @pytest.mark.parametrize("part", ["<br ", "<p <", "<a href=", "<a ", "&", "&#", " "])
 def test_cleaning_takes_no_longer_than_the_text_is_long(part: str) -> None:
-    assert len(cleaned(part * 100_000)) <= len(part) * 100_000
+    assert len(clean_web_text(part * 100_000)) <= len(part) * 100_000
 
 
 def test_a_set_of_texts_does_not_change() -> None:
@@ -66,4 +66,4 @@ def test_a_set_of_texts_does_not_change() -> None:
 
 def test_half_a_character_is_refused() -> None:
     with pytest.raises(InputError, match="text 2 of the test set holds half a character"):
-        checked(["fine", "not \ud800"], "the test set")
+        check_texts(["fine", "not \ud800"], "the test set")

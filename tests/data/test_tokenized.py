@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from l2i.data import tokenized as module
-from l2i.data.texts import TextSet
-from l2i.data.tokenized import Text, Tokenizer, tokenized
+from l2i.data import tokenization as module
+from l2i.data.datasets.imdb import TextSet
+from l2i.data.tokenization import Text, Tokenizer, tokenize_dataset
 from l2i.errors import InputError
-from l2i.models.pretrained import load_tokenizer
+from l2i.models.huggingface import load_tokenizer
 from tiny_encoder import GOOD, reviews, tiny_encoder
 
 LONG = "it was a great film and the plot is witty but the ending was dull"
@@ -46,14 +46,14 @@ def test_ids_are_those_of_transformers(tiny: str, keep: str, length: int) -> Non
     theirs = load_tokenizer(tiny)
     theirs.truncation_side = "left" if keep == "end" else "right"
     wanted = theirs(texts(), truncation=True, padding="max_length", max_length=length, return_tensors="pt").input_ids
-    found = Tokenizer(tiny, Text(length=length, keep=keep))(texts())
+    found = Tokenizer(tiny, Text(length=length, keep_side=keep))(texts())
     assert found.dtype == torch.int32
     assert torch.equal(found.long(), wanted)
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("end", "the ending was dull"), ("start", "it was a great")])
 def test_of_longer_texts_the_asked_part_is_kept(tiny: str, keep: str, kept: str) -> None:
-    ids = Tokenizer(tiny, Text(length=6, keep=keep))([LONG])[0]
+    ids = Tokenizer(tiny, Text(length=6, keep_side=keep))([LONG])[0]
     assert load_tokenizer(tiny).decode(ids) == f"[CLS] {kept} [SEP]"
 
 
@@ -65,7 +65,7 @@ def test_a_length_without_room_for_words_is_refused(tiny: str) -> None:
 
 def test_chunks_keep_the_order_and_are_told(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Tokenizer(tiny, Text(length=16))(texts())
-    monkeypatch.setattr(module, "CHUNK", 7)
+    monkeypatch.setattr(module, "TOKENIZE_CHUNK", 7)
     told: list[str] = []
     assert torch.equal(Tokenizer(tiny, Text(length=16))(texts(), told.append), whole)
     assert told == [f"tokenised {done} of 33 texts" for done in (7, 14, 21, 28, 33)]
@@ -73,9 +73,9 @@ def test_chunks_keep_the_order_and_are_told(tiny: str, monkeypatch: pytest.Monke
 
 def test_special_tokens_are_no_words(tiny: str) -> None:
     tokenizer, theirs = Tokenizer(tiny, Text(length=16)), load_tokenizer(tiny)
-    assert {int(i) for i in tokenizer.special.nonzero()} == {*theirs.all_special_ids}
-    assert (tokenizer.pad, tokenizer.mask) == (theirs.pad_token_id, theirs.mask_token_id)
-    assert len(tokenizer.special) == len(theirs)
+    assert {int(i) for i in tokenizer.is_special.nonzero()} == {*theirs.all_special_ids}
+    assert (tokenizer.pad_id, tokenizer.mask_id) == (theirs.pad_token_id, theirs.mask_token_id)
+    assert len(tokenizer.is_special) == len(theirs)
 
 
 def trained(folder: Path, kind: str, **changed: object) -> str:
@@ -103,17 +103,17 @@ def test_pieces_that_go_on_with_a_word_are_known_by_the_marks_of_words(tmp_path:
     tokenizer = Tokenizer(trained(tmp_path, kind), Text(length=32))
     text = "the unbelievable film endings"
     ids = tokenizer([text])[0]
-    ids = ids[ids != tokenizer.pad]
+    ids = ids[ids != tokenizer.pad_id]
     assert len(ids) > 4
-    assert int((~tokenizer.continues[ids]).sum()) == 4
-    starts = torch.tensor([tokenizer.fast.id_to_token(int(i))[0] in "Ġ▁" for i in ids])
-    assert torch.equal(starts, ~tokenizer.continues[ids])
-    assert not (tokenizer.continues & tokenizer.special).any()
+    assert int((~tokenizer.is_continuation[ids]).sum()) == 4
+    starts = torch.tensor([tokenizer.backend.id_to_token(int(i))[0] in "Ġ▁" for i in ids])
+    assert torch.equal(starts, ~tokenizer.is_continuation[ids])
+    assert not (tokenizer.is_continuation & tokenizer.is_special).any()
 
 
 def test_pieces_that_go_on_with_a_word_are_known_by_their_own_marks(tiny: str) -> None:
     tokenizer = Tokenizer(tiny, Text(length=16))
-    marked = {tokenizer.fast.id_to_token(int(i)) for i in tokenizer.continues.nonzero()}
+    marked = {tokenizer.backend.id_to_token(int(i)) for i in tokenizer.is_continuation.nonzero()}
     assert marked == {"##s", "##ed", "##ing"}
 
 
@@ -150,15 +150,15 @@ def test_spoilt_tokenizers_say_what_to_do(tiny: str) -> None:
 
 def test_sets_are_made_of_the_texts_ids(tiny: str) -> None:
     text, found = Text(length=12), some()
-    made, tokenizer = tokenized(found, tiny, text), Tokenizer(tiny, text)
+    made, tokenizer = tokenize_dataset(found, tiny, text), Tokenizer(tiny, text)
     for samples, texts_of in ((made.train, found.train), (made.unlabeled, found.unlabeled), (made.test, found.test)):
         assert samples.x.shape == (len(texts_of), 1, 12)
         assert torch.equal(samples.x[:, 0], tokenizer(texts_of))
     assert (made.train.y.tolist(), made.test.y.tolist(), made.classes) == (found.y, found.test_y, 2)
     assert made.unlabeled.y.tolist() == [-1] * 5
-    assert tokenized(some(unlabeled=[], names=found.names[:6]), tiny, text).unlabeled is None
+    assert tokenize_dataset(some(unlabeled=[], names=found.names[:6]), tiny, text).unlabeled is None
     own = tokenizer([*found.train, *found.unlabeled])
-    for a, b in zip(made.tokens, tokenizer.tokens(own), strict=True):
+    for a, b in zip(made.vocabulary, tokenizer.make_vocabulary(own), strict=True):
         assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))
 
 
@@ -176,7 +176,7 @@ def write_paraphrases(folder: Path, found: TextSet, rows: list[int], files: int)
 def test_back_translations_are_further_versions_and_texts_without_fill_up(tiny: str, tmp_path: Path) -> None:
     found, rows = some(), [1, 4, 8]
     text = Text(length=40, paraphrases=write_paraphrases(tmp_path / "para", found, rows, 2))
-    made, tokenizer = tokenized(found, tiny, text), Tokenizer(tiny, text)
+    made, tokenizer = tokenize_dataset(found, tiny, text), Tokenizer(tiny, text)
     versions = torch.cat([made.train.x, made.unlabeled.x])
     assert versions.shape == (11, 3, 40)
     assert made.test.x.shape == (4, 1, 40)
@@ -184,7 +184,7 @@ def test_back_translations_are_further_versions_and_texts_without_fill_up(tiny: 
         wanted = [one, *(f"{GOOD[k]} {one}" if i in rows else one for k in range(2))]
         assert torch.equal(versions[i], tokenizer(wanted))
     with pytest.raises(InputError, match="an id here is '0', and there 'pos_1_9"):
-        tokenized(some(names=[str(i) for i in range(11)]), tiny, text)
+        tokenize_dataset(some(names=[str(i) for i in range(11)]), tiny, text)
 
 
 @pytest.mark.parametrize("part", ["train", "unlabeled", "test"])
@@ -193,12 +193,12 @@ def test_texts_that_are_none_are_told_with_their_place(tiny: str, part: str, wro
     found = some()
     texts_of = [*getattr(found, part)[:2], wrong, *getattr(found, part)[3:]]
     with pytest.raises(InputError, match=r"text 3 of .* is (an? \w+, not a string|empty)"):
-        tokenized(replace(found, **{part: texts_of}), tiny, Text(length=12))
+        tokenize_dataset(replace(found, **{part: texts_of}), tiny, Text(length=12))
 
 
 def ids_of(tiny: str, **changed: object) -> Tensor:
     text = Text(**({"length": 12} | changed))
-    return module.cached(Tokenizer(tiny, text), texts(), lambda line: None)
+    return module.encode_with_cache(Tokenizer(tiny, text), texts(), lambda line: None)
 
 
 def test_ids_are_read_from_the_cache_when_they_are_there(tiny: str, cache: Path) -> None:
@@ -209,10 +209,10 @@ def test_ids_are_read_from_the_cache_when_they_are_there(tiny: str, cache: Path)
 
 
 def test_what_ids_depend_on_has_a_file_of_its_own(tiny: str, cache: Path, tmp_path: Path) -> None:
-    ids_of(tiny), ids_of(tiny, length=13), ids_of(tiny, keep="start")
+    ids_of(tiny), ids_of(tiny, length=13), ids_of(tiny, keep_side="start")
     ids_of(tiny_encoder(tmp_path / "other", ["words"], width=16))
-    module.cached(Tokenizer(tiny, Text(length=12)), texts()[::-1], lambda line: None)
-    module.cached(Tokenizer(tiny, Text(length=12)), ["".join(texts()[:2]), *texts()[2:]], lambda line: None)
+    module.encode_with_cache(Tokenizer(tiny, Text(length=12)), texts()[::-1], lambda line: None)
+    module.encode_with_cache(Tokenizer(tiny, Text(length=12)), ["".join(texts()[:2]), *texts()[2:]], lambda line: None)
     assert len(list(cache.iterdir())) == 6
 
 

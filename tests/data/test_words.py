@@ -8,14 +8,23 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from l2i.data.words import Tokens, Words, dropped, masked, paraphrased, replaced, replacement, tokens_of
+from l2i.data.transforms.text import (
+    TokenAugment,
+    Vocabulary,
+    build_vocabulary,
+    compute_replace_probs,
+    drop_words,
+    mask_spans,
+    replace_words,
+    sample_paraphrases,
+)
 from l2i.errors import InputError
 
 PAD, START, END, MASK, UNKNOWN = range(5)
 SIZE = 24  # specials to 4, words to 17, pieces from 18
 SPECIAL = torch.arange(SIZE) < 5
 CONTINUES = torch.arange(SIZE) >= 18
-EVERYTHING = Words(paraphrase=0.5, replace=0.3, drop=0.2, mask=0.2, span=2)
+EVERYTHING = TokenAugment(paraphrase=0.5, replace=0.3, drop=0.2, mask=0.2, span=2)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -34,8 +43,8 @@ def texts(count: int = 300, length: int = 20) -> Tensor:
     return ids.masked_fill((ids == 17) & (ids.roll(-1, 1) < 18), 6)
 
 
-def known(ids: Tensor) -> Tokens:
-    return tokens_of(ids, pad=PAD, mask=MASK, special=SPECIAL, continues=CONTINUES)
+def known(ids: Tensor) -> Vocabulary:
+    return build_vocabulary(ids, pad_id=PAD, mask_id=MASK, is_special=SPECIAL, is_continuation=CONTINUES)
 
 
 TEXTS = texts()
@@ -85,11 +94,11 @@ def chances(text: list[int], share: float, idf: list[float]) -> list[float]:
 
 def test_statistics_of_a_corpus_are_those_of_the_formulas() -> None:
     idf, probability = statistics(TEXTS.tolist())
-    assert TOKENS.size == SIZE and TOKENS.idf.dtype == torch.float32 and TOKENS.common.dtype == torch.float64
+    assert TOKENS.size == SIZE and TOKENS.idf.dtype == torch.float32 and TOKENS.replacement_cdf.dtype == torch.float64
     torch.testing.assert_close(TOKENS.idf.double(), torch.tensor(idf, dtype=torch.float64), rtol=1e-6, atol=1e-6)
-    likely = TOKENS.common.diff(prepend=torch.zeros(1))
+    likely = TOKENS.replacement_cdf.diff(prepend=torch.zeros(1))
     torch.testing.assert_close(likely, torch.tensor(probability, dtype=torch.float64), rtol=1e-9, atol=1e-12)
-    assert TOKENS.common[-1] == 1 and MASK not in TEXTS and TOKENS.idf[MASK] == pytest.approx(log(len(TEXTS)))
+    assert TOKENS.replacement_cdf[-1] == 1 and MASK not in TEXTS and TOKENS.idf[MASK] == pytest.approx(log(len(TEXTS)))
     assert (17 in TEXTS) and (TEXTS >= 18).any()
     assert likely[17] == 0 and not likely[SPECIAL | CONTINUES].any()
 
@@ -98,12 +107,12 @@ def test_statistics_do_not_depend_on_how_many_texts_are_counted_at_once() -> Non
     many = known(TEXTS.repeat(20, 1).int())
     seen = torch.arange(SIZE) != MASK
     torch.testing.assert_close(many.idf[seen], TOKENS.idf[seen])
-    torch.testing.assert_close(many.common, TOKENS.common)
+    torch.testing.assert_close(many.replacement_cdf, TOKENS.replacement_cdf)
 
 
 def test_words_that_tell_nothing_apart_are_as_likely() -> None:
     for corpus in ([[START, 5, 6, 7, END]], [[START, 5, END, PAD, PAD]], [[5, 6, 7], [6, 7, 5], [7, 5, 6]]):
-        likely = known(torch.tensor(corpus)).common.diff(prepend=torch.zeros(1))
+        likely = known(torch.tensor(corpus)).replacement_cdf.diff(prepend=torch.zeros(1))
         held = torch.tensor([t for t in set(corpus[0]) if t >= 5])
         torch.testing.assert_close(likely[held], torch.full((len(held),), 1 / len(held), dtype=torch.float64))
 
@@ -118,14 +127,14 @@ def test_a_corpus_without_words_says_so(corpus: Tensor) -> None:
 def test_words_are_replaced_with_the_probability_of_the_formula(share: float) -> None:
     idf, _ = statistics(TEXTS.tolist())
     expected = torch.tensor([chances(text, share, idf) for text in TEXTS.tolist()])
-    torch.testing.assert_close(replacement(TEXTS, share, TOKENS), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(compute_replace_probs(TEXTS, share, TOKENS), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_observed_replacements_are_as_frequent_as_the_formula_says() -> None:
     idf, probability = statistics(TEXTS.tolist())
     text = [START, 5, 6, 5, 10, 18, 12, UNKNOWN, 8, 17, 20, 9, END, PAD]
     draws = 50_000
-    seen = replaced(torch.tensor([text]).repeat(draws, 1), 0.4, generator(), TOKENS)
+    seen = replace_words(torch.tensor([text]).repeat(draws, 1), 0.4, generator(), TOKENS)
     observed = torch.nn.functional.one_hot(seen, SIZE).double().mean(dim=0)  # [L, V]
     chance = torch.tensor(chances(text, 0.4, idf), dtype=torch.float64).unsqueeze(1)
     kept = torch.nn.functional.one_hot(torch.tensor(text), SIZE)
@@ -136,7 +145,7 @@ def test_observed_replacements_are_as_frequent_as_the_formula_says() -> None:
 
 
 def test_replacing_changes_whole_words_only_and_brings_in_only_such() -> None:
-    view = replaced(TEXTS, 0.9, generator(), TOKENS)
+    view = replace_words(TEXTS, 0.9, generator(), TOKENS)
     changed = view != TEXTS
     rows = TEXTS.tolist()
     single = torch.tensor([[whole(text, i) for i in range(len(text))] for text in rows])
@@ -146,11 +155,11 @@ def test_replacing_changes_whole_words_only_and_brings_in_only_such() -> None:
 
 def test_texts_whose_words_are_alike_have_none_replaced() -> None:
     alike = torch.tensor([[START, 7, END, PAD], [START, END, PAD, PAD], [PAD] * 4, [7, 7, 7, 7]])
-    assert torch.equal(replaced(alike, 1.0, generator(), TOKENS), alike)
+    assert torch.equal(replace_words(alike, 1.0, generator(), TOKENS), alike)
 
 
 def test_dropping_leaves_out_whole_words_and_closes_up() -> None:
-    view = dropped(TEXTS, 0.4, generator(), TOKENS)
+    view = drop_words(TEXTS, 0.4, generator(), TOKENS)
     for before, after in zip(TEXTS.tolist(), view.tolist(), strict=True):
         rest = iter(words(before))
         assert all(word in rest for word in words(after))
@@ -162,7 +171,7 @@ def test_dropping_leaves_out_whole_words_and_closes_up() -> None:
 
 def test_pieces_of_a_word_are_left_out_together() -> None:
     text = [START, 5, 10, 18, 19, 6, UNKNOWN, 20, 21, END, PAD]
-    view = dropped(torch.tensor([text]).repeat(500, 1), 0.5, generator(), TOKENS)
+    view = drop_words(torch.tensor([text]).repeat(500, 1), 0.5, generator(), TOKENS)
     pieces = [[5], [10, 18, 19], [6], [20, 21]]  # the last has no beginning, and is not of 6
     possible = set()
     for chosen in range(1, 16):
@@ -173,18 +182,18 @@ def test_pieces_of_a_word_are_left_out_together() -> None:
 
 
 def test_a_text_that_would_lose_all_its_words_keeps_them() -> None:
-    assert torch.equal(dropped(TEXTS, 1.0, generator(), TOKENS), TEXTS)
+    assert torch.equal(drop_words(TEXTS, 1.0, generator(), TOKENS), TEXTS)
 
 
-@pytest.mark.parametrize("perturb", [Words(drop=0.3), *(Words(mask=0.3, span=span) for span in (1, 3, 5))])
-def test_each_word_goes_with_the_probability_asked_for(perturb: Words) -> None:
+@pytest.mark.parametrize("perturb", [TokenAugment(drop=0.3), *(TokenAugment(mask=0.3, span=span) for span in (1, 3, 5))])
+def test_each_word_goes_with_the_probability_asked_for(perturb: TokenAugment) -> None:
     view = perturb(torch.arange(5, 17).repeat(20_000, 1), generator(), TOKENS)
     gone = torch.stack([(view != token).all(dim=1) for token in range(5, 17)])
     assert (gone.double().mean(dim=1) - 0.3).abs().max() < 5 * (0.21 / 20_000) ** 0.5
 
 
 def test_hidden_words_come_in_spans() -> None:
-    hidden = masked(torch.full((500, 30), 7), 0.2, generator(), TOKENS, 4) == MASK
+    hidden = mask_spans(torch.full((500, 30), 7), 0.2, generator(), TOKENS, 4) == MASK
     for row in hidden[:, 3:-3].tolist():
         runs = "".join("x" if on else " " for on in row).strip("x").split()
         assert all(len(run) >= 4 for run in runs)
@@ -193,41 +202,41 @@ def test_hidden_words_come_in_spans() -> None:
 
 def test_pieces_of_a_word_are_hidden_together() -> None:
     text = torch.tensor([START, 5, 10, 18, 19, 6, UNKNOWN, 11, 20, END, PAD])
-    hidden = masked(text.repeat(500, 1), 0.4, generator(), TOKENS, 2) == MASK
+    hidden = mask_spans(text.repeat(500, 1), 0.4, generator(), TOKENS, 2) == MASK
     assert not hidden[:, [0, 6, 9, 10]].any() and hidden[:, 1].any() and hidden[:, 7].any()
     assert torch.equal(hidden[:, 2], hidden[:, 3]) and torch.equal(hidden[:, 2], hidden[:, 4])
     assert torch.equal(hidden[:, 7], hidden[:, 8]) and not torch.equal(hidden[:, 5], hidden[:, 7])
 
 
 def test_hiding_all_leaves_specials_and_padding() -> None:
-    assert torch.equal(masked(TEXTS, 1.0, generator(), TOKENS, 3), TEXTS.masked_fill(TEXTS >= 5, MASK))
+    assert torch.equal(mask_spans(TEXTS, 1.0, generator(), TOKENS, 3), TEXTS.masked_fill(TEXTS >= 5, MASK))
 
 
 def test_a_span_of_no_words_is_refused() -> None:
     with pytest.raises(InputError, match="at least one word"):
-        masked(TEXTS, 0.1, generator(), TOKENS, 0)
+        mask_spans(TEXTS, 0.1, generator(), TOKENS, 0)
 
 
 def test_a_share_of_the_texts_is_replaced_by_any_of_their_versions() -> None:
     versions = torch.arange(4).view(1, 4, 1).expand(20_000, 4, 3).int()
-    view = paraphrased(versions, 0.6, generator())
+    view = sample_paraphrases(versions, 0.6, generator())
     assert view.shape == (20_000, 3) and (view == view[:, :1]).all()
     observed = view[:, 0].bincount(minlength=4).double() / 20_000
     assert (observed - torch.tensor([0.4, 0.2, 0.2, 0.2])).abs().max() < 5 * (0.25 / 20_000) ** 0.5
-    assert not paraphrased(versions, 0.0, generator()).any() and paraphrased(versions, 1.0, generator()).all()
+    assert not sample_paraphrases(versions, 0.0, generator()).any() and sample_paraphrases(versions, 1.0, generator()).all()
 
 
 def test_defaults_take_the_original_as_it_is_and_so_does_a_text_without_others() -> None:
-    assert torch.equal(Words()(torch.stack([TEXTS, TEXTS.flip(0)], dim=1), generator(), TOKENS), TEXTS)
-    assert torch.equal(Words()(TEXTS, generator(), TOKENS), TEXTS)
-    assert torch.equal(Words(paraphrase=1.0)(TEXTS, generator(), TOKENS), TEXTS)
+    assert torch.equal(TokenAugment()(torch.stack([TEXTS, TEXTS.flip(0)], dim=1), generator(), TOKENS), TEXTS)
+    assert torch.equal(TokenAugment()(TEXTS, generator(), TOKENS), TEXTS)
+    assert torch.equal(TokenAugment(paraphrase=1.0)(TEXTS, generator(), TOKENS), TEXTS)
 
 
 Perturbation = Callable[[Tensor, float, torch.Generator], Tensor]
 EACH: dict[str, Perturbation] = {
-    "replaced": lambda ids, share, g: replaced(ids, share, g, TOKENS),
-    "dropped": lambda ids, share, g: dropped(ids, share, g, TOKENS),
-    "masked": lambda ids, share, g: masked(ids, share, g, TOKENS, 2),
+    "replaced": lambda ids, share, g: replace_words(ids, share, g, TOKENS),
+    "dropped": lambda ids, share, g: drop_words(ids, share, g, TOKENS),
+    "masked": lambda ids, share, g: mask_spans(ids, share, g, TOKENS, 2),
 }
 
 
@@ -260,10 +269,10 @@ def test_the_same_generator_gives_the_same_texts() -> None:
 
 def test_the_parts_of_a_perturbation_come_in_their_order() -> None:
     versions, g = torch.stack([TEXTS, TEXTS.flip(0)], dim=1), generator()
-    ids = paraphrased(versions, 0.5, g)
+    ids = sample_paraphrases(versions, 0.5, g)
     own = (ids == versions[:, 0]).all(dim=1, keepdim=True)  # words of a back-translation are not replaced
-    ids = torch.where(own, replaced(ids, 0.3, g, TOKENS), ids)
-    ids = masked(dropped(ids, 0.2, g, TOKENS), 0.2, g, TOKENS, 2)
+    ids = torch.where(own, replace_words(ids, 0.3, g, TOKENS), ids)
+    ids = mask_spans(drop_words(ids, 0.2, g, TOKENS), 0.2, g, TOKENS, 2)
     assert torch.equal(EVERYTHING(versions, generator(), TOKENS), ids)
 
 
@@ -271,7 +280,7 @@ def test_neither_shapes_nor_steps_depend_on_what_the_texts_say() -> None:
     """Tensors without values are enough: whatever waits for a value, or for how many there are, is refused."""
     mode = FakeTensorMode()
     versions = mode.from_tensor(torch.stack([TEXTS, TEXTS.flip(0)], dim=1))
-    tokens = Tokens(PAD, MASK, *(mode.from_tensor(part) for part in TOKENS[2:]))
+    tokens = Vocabulary(PAD, MASK, *(mode.from_tensor(part) for part in TOKENS[2:]))
     with mode:
         view = EVERYTHING(versions, generator(), tokens)
     assert view.shape == TEXTS.shape and view.dtype == torch.int64

@@ -16,7 +16,7 @@ from sklearn.preprocessing import MinMaxScaler
 from torch import nn
 
 from l2i import InputError, L2IClassifier, L2IRegressor, LabeledKFold
-from l2i.own.prepare import learned
+from l2i.fit.preprocess import fit_column
 
 QUICK = {"steps": 40, "random_state": 0}
 
@@ -43,7 +43,7 @@ def diabetes(labeled: int = 60):
 def test_given_labels_stay_and_the_others_are_imputed():
     x, y, truth = wine()
     model = L2IClassifier(**QUICK).fit(x, y)
-    assert model.run_.method.name == "pseudo-label" and model.run_.l2i.outer_update == "normalized"
+    assert model.run_.method.name == "pseudo-label" and model.run_.l2i.update == "normalized"
     assert_array_equal(model.transduction_[y >= 0], y[y >= 0])
     assert (model.transduction_ == truth).mean() > 0.85
     assert_allclose(model.label_distributions_.sum(axis=1), 1)
@@ -162,12 +162,12 @@ def test_numbers_and_categories_of_a_frame_are_encoded_inside():
 
 def test_columns_are_encoded_as_an_oracle_does():
     frame = pd.DataFrame({"n": [1.0, 2.0, np.nan, 5.0], "c": ["a", None, "b", "a"]})
-    number, category = learned(frame["n"], "number"), learned(frame["c"], "category")
+    number, category = fit_column(frame["n"], "number"), fit_column(frame["c"], "category")
     expected = (np.array([1, 2, 5]) - 8 / 3) / np.std([1, 2, 5])
-    assert_allclose(number.encoded(frame["n"])[[0, 1, 3], 0], expected, rtol=1e-6)
-    assert number.encoded(frame["n"])[:, 1].tolist() == [0, 0, 1, 0] and number.encoded(frame["n"])[2, 0] == 0
+    assert_allclose(number.encode(frame["n"])[[0, 1, 3], 0], expected, rtol=1e-6)
+    assert number.encode(frame["n"])[:, 1].tolist() == [0, 0, 1, 0] and number.encode(frame["n"])[2, 0] == 0
     assert category.values == ("", "a", "b")
-    assert category.encoded(frame["c"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert category.encode(frame["c"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
 
 
 def test_targets_are_imputed_where_they_are_nan():

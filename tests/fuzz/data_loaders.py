@@ -8,11 +8,12 @@ import numpy as np
 import seeds
 from harmless import Loader, put, way
 
-from l2i.data.cifar import read_cifar100
-from l2i.data.folders import read_class_folders
-from l2i.data.idx import read_mnist
-from l2i.data.landmarks import read_faces
-from l2i.own.source import ReadOptions, read_new, read_source
+from l2i.data.datasets.cifar import read_cifar100
+from l2i.data.datasets.faces import read_faces
+from l2i.data.datasets.imagenet import read_class_folders
+from l2i.data.datasets.mnist import read_mnist
+from l2i.fit.options import ReadOptions
+from l2i.fit.readers.source import read_new, read_source
 
 PNG = b"\x89PNG\r\n\x1a\n"
 WAYS = (  # in which a table is read
@@ -29,22 +30,22 @@ ARRAYS = {**READ, **FRAME, "layout": "arrays", "dtype": "float32"}
 
 def read_csv(folder: Path, content: bytes) -> None:
     path = put(folder / "data.csv", content)
-    read_source(str(path), WAYS[way(content, len(WAYS))]).sample(0)
+    read_source(str(path), WAYS[way(content, len(WAYS))]).make_sample(0)
 
 
 def read_parquet(folder: Path, content: bytes) -> None:
     path = put(folder / "data.parquet", content)
     options = (ReadOptions(target=("kind",)), ReadOptions(target=("size",), text=("kind",), category=("day",)))
-    read_source(str(path), options[way(content, 2)]).sample(0)
+    read_source(str(path), options[way(content, 2)]).make_sample(0)
 
 
 def read_arrays(folder: Path, content: bytes) -> None:
     path = str(put(folder / "data.npz", content))
     match way(content, 3):
         case 0:
-            read_source(path, ReadOptions()).sample(0)
+            read_source(path, ReadOptions()).make_sample(0)
         case 1:
-            read_source(path, ReadOptions(landmarks="no", size=8)).sample(0)
+            read_source(path, ReadOptions(landmarks="no", size=8)).make_sample(0)
         case _:
             read_new(path, ARRAYS, None)
 

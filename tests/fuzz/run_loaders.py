@@ -14,13 +14,13 @@ from harmless import Loader, put, way
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from l2i.own.fitted import META, OUTPUTS, ROWS, read_fit
-from l2i.own.imputed import impute
-from l2i.own.inputs import inputs_of
-from l2i.training.checkpoint import digest, load_checkpoint, newest_whole, path_of
-from l2i.training.folder import read_result, read_run
-from l2i.training.load import evaluate_run, load_whole, read_rows
-from l2i.validate import validate
+from l2i.config.validate import validate
+from l2i.fit.artifact import META_FILE, OUTPUTS_FILE, ROWS_FILE, read_fit
+from l2i.fit.impute import impute
+from l2i.fit.preprocess import load_preprocessor
+from l2i.training.checkpoint import compute_digest, get_checkpoint_path, latest_valid, load_checkpoint
+from l2i.training.loading import evaluate_run, load_full_state, read_metric_rows
+from l2i.training.run_dir import read_result, read_run
 
 
 def read_config(folder: Path, content: bytes) -> None:
@@ -33,22 +33,22 @@ def read_figures(folder: Path, content: bytes) -> None:
 
 
 def read_metrics(folder: Path, content: bytes) -> None:
-    read_rows(put(folder / "metrics.jsonl", content).parent)
+    read_metric_rows(put(folder / "metrics.jsonl", content).parent)
 
 
 def read_checkpoint(folder: Path, content: bytes) -> None:
-    path = put(path_of(folder / "checkpoints", 2), content)
+    path = put(get_checkpoint_path(folder / "checkpoints", 2), content)
     load_checkpoint(path)
-    newest_whole(path.parent)
+    latest_valid(path.parent)
 
 
 def read_sealed(folder: Path, content: bytes) -> None:
     """A checkpoint in its run's folder, with the right checksum whatever it holds: anybody can compute one."""
-    put(path_of(folder / "checkpoints", 2), sealed(content))
+    put(get_checkpoint_path(folder / "checkpoints", 2), sealed(content))
     if way(content, 2):
         evaluate_run(folder)
     else:
-        load_whole(folder).trainer.close()
+        load_full_state(folder).trainer.close()
 
 
 def read_meta(folder: Path, content: bytes) -> None:
@@ -62,7 +62,7 @@ def sealed(content: bytes) -> bytes:
     with suppress(SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         tensors = load(content)
         rest = json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"]["json"]
-        return save(tensors, {"json": rest, "digest": digest(tensors, rest)})
+        return save(tensors, {"json": rest, "digest": compute_digest(tensors, rest)})
     return content
 
 
@@ -80,7 +80,7 @@ def whole_checkpoint() -> tuple[dict[str, Any], dict[str, Any]]:
     """Tensors and meta of that run."""
     with TemporaryDirectory() as folder:
         prepare_run(Path(folder))
-        return newest_whole(Path(folder) / "checkpoints")
+        return latest_valid(Path(folder) / "checkpoints")
 
 
 def prepare_run(folder: Path) -> None:
@@ -97,7 +97,7 @@ def fit_file(name: str) -> Loader:
         try:
             fitted, rows = read_fit(put(fit / name, content).parent)
             impute(fitted, rows)
-            inputs_of(fitted.inputs)
+            load_preprocessor(fitted.inputs)
         finally:
             (fit / name).write_bytes(before)
 
@@ -138,7 +138,7 @@ RUNS = {
     "checkpoint": Loader(read=read_checkpoint, seeds=CHECKPOINT),
     "checkpoint-sealed": Loader(read=read_sealed, seeds=CHECKPOINT, prepare=prepare_run),
     "checkpoint-meta": Loader(read=read_meta, seeds=metas, prepare=prepare_run),
-    "fit-json": fit_file(META),
-    "fit-rows": fit_file(ROWS),
-    "fit-outputs": fit_file(OUTPUTS),
+    "fit-json": fit_file(META_FILE),
+    "fit-rows": fit_file(ROWS_FILE),
+    "fit-outputs": fit_file(OUTPUTS_FILE),
 }

@@ -17,9 +17,9 @@ from PIL import Image
 from formats import idx, python2_pickle
 from l2i import Run, train
 from l2i.config import Data, Optim, replace, to_json
+from l2i.fit.artifact import Candidate, Choice, FitArtifact, FitRows, RowPreview, write_fit
 from l2i.methods import METHODS
-from l2i.models.base import Network
-from l2i.own.fitted import Candidate, Choice, Fitted, Rows, Sample, write_fit
+from l2i.models.base import ModelConfig
 
 TINY = Run(
     name="tiny",
@@ -28,7 +28,7 @@ TINY = Run(
     threads=1,
     eval_every=1,
     save_every=1,
-    model=Network(name="mlp", width=4, depth=1),
+    model=ModelConfig(name="mlp", width=4, depth=1),
     data=Data(num_labeled=20, num_validation=10, num_test=10),
 )
 CSV = "age;city;note;kind;size\n20,5;Rome;a word;cat;1\n21;Bonn;\"two; words\";dog;2.5\n;NA;'x';;-3e2\n22;Rome;é;cat;\n"
@@ -149,13 +149,13 @@ def packed_idx() -> list[bytes]:
 
 
 CANDIDATE = Candidate(
-    name="l2i", title="fixmatch + L2I", validation=10.0, validation_cost=0.5, test=None, steps=5, seconds=1.0
+    name="l2i", title="fixmatch + L2I", validation_metric=10.0, validation_cost=0.5, test_metric=None, steps=5, seconds=1.0
 )
 TABLE: dict[str, Any] = {
     "kind": "table",
     "columns": [{"name": "size", "kind": "number", "mean": 0.5, "std": 2.0}, {"name": "city", "kind": "category"}],
 }
-CLASSES = Fitted(
+CLASSES = FitArtifact(
     source={
         "kind": "table",
         "path": "data.csv",
@@ -168,14 +168,14 @@ CLASSES = Fitted(
     shape=(1,),
     classes=("cat", "dog"),
     targets=("kind",),
-    figure_name="error (%)",
-    meaning="share of rows given a wrong class",
-    choices=(Choice(name="method", value="fixmatch", why="a table"),),
+    metric_name="error (%)",
+    metric_description="share of rows given a wrong class",
+    choices=(Choice(name="method", value="fixmatch", reason="a table"),),
     notes=("a table of 4 rows",),
     candidates=(CANDIDATE,),
-    chosen="l2i",
-    snapshots=3,
-    samples=(Sample(row=0, fields={"size": "1"}),),
+    selected_name="l2i",
+    num_snapshots=3,
+    previews=(RowPreview(row=0, fields={"size": "1"}),),
 )
 NUMBERS = dataclasses.replace(CLASSES, classes=None, targets=("a", "b"), target_mean=(0.0, 1.0), target_std=(1.0, 2.0))
 
@@ -184,13 +184,13 @@ def fit_folder(folder: Path, *, numbers: bool = False) -> Path:
     """A fit of four rows, of classes or of two numbers."""
     folder.mkdir(parents=True)
     outputs = np.arange(8, dtype=np.float32).reshape(4, 2)
-    rows = Rows(
+    rows = FitRows(
         ids=["1", "2", "3", "4"],
-        parts=np.array(["labeled", "validation", "test", "unlabeled"]),
-        given=np.where(np.arange(4)[:, None] == 3, np.nan, outputs + 0.5) if numbers else np.array([0, 1, 0, -1]),
+        split_names=np.array(["labeled", "validation", "test", "unlabeled"]),
+        given_labels=np.where(np.arange(4)[:, None] == 3, np.nan, outputs + 0.5) if numbers else np.array([0, 1, 0, -1]),
         outputs={"l2i": outputs},
-        changes=np.arange(4),
-        spread=outputs + 1 if numbers else None,
+        change_counts=np.arange(4),
+        predictive_std=outputs + 1 if numbers else None,
     )
     write_fit(folder, NUMBERS if numbers else CLASSES, rows)
     return folder

@@ -13,11 +13,12 @@ from PIL import Image
 from seeds import TINY, encoded, fit_folder, npy, npz, parquet, zipped
 
 from l2i.config import from_json, replace, to_json
+from l2i.config.validate import validate
 from l2i.errors import InputError
-from l2i.own.fitted import read_fit
-from l2i.own.inputs import inputs_of
-from l2i.own.source import ReadOptions, read_source
-from l2i.validate import validate
+from l2i.fit.artifact import read_fit
+from l2i.fit.options import ReadOptions
+from l2i.fit.preprocess import load_preprocessor
+from l2i.fit.readers.source import read_source
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +99,7 @@ def test_arrays_that_python_2_wrote_are_read_without_a_warning(tmp_path: Path) -
 
 
 FIT: list[dict[str, Any]] = [
-    {"chosen": "../l2i"},
+    {"selected_name": "../l2i"},
     {"candidates": []},
     {"temperature": {}},
     {"temperature": 0},
@@ -108,7 +109,7 @@ FIT: list[dict[str, Any]] = [
     {"classes": None},
     {"target_std": None},
     {"notes": [1]},
-    {"samples": [{"row": 0, "fields": {"size": 1}}]},
+    {"previews": [{"row": 0, "fields": {"size": 1}}]},
     {"choices": {"name": "method"}},
     {"inputs": []},
 ]
@@ -128,7 +129,7 @@ def test_a_fit_of_other_values_is_damaged(change: dict[str, Any], tmp_path: Path
 )
 def test_inputs_of_no_known_kind_are_refused(plain: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        inputs_of(plain)
+        load_preprocessor(plain)
 
 
 @pytest.mark.parametrize("name", ["config", "result", "metrics", "checkpoint-meta", "fit-json"])
@@ -136,7 +137,7 @@ def test_json_of_any_depth_is_refused(name: str, check: Check) -> None:
     assert not check(name, DEEP.encode())
 
 
-@pytest.mark.parametrize("field", ["figure", "seconds", "steps"])
+@pytest.mark.parametrize("field", ["metric", "seconds", "steps"])
 def test_a_result_of_numbers_too_large_is_refused(field: str, check: Check) -> None:
     result = json.loads(LOADERS["result"].seeds()[0])
     assert not check("result", json.dumps({**result, field: 10**400}).encode())

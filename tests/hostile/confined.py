@@ -18,11 +18,11 @@ import pyarrow.parquet  # noqa: F401
 import torch.export  # noqa: F401
 import tyro  # noqa: F401
 
-import l2i.own.export
-import l2i.own.fit
-import l2i.pictures
-import l2i.report  # noqa: F401
-from l2i.cli import run
+import l2i.experiments.figures
+import l2i.fit.export
+import l2i.fit.pipeline
+import l2i.fit.report  # noqa: F401
+from l2i.cli import run_command
 from l2i.errors import InputError
 
 ROOM = 1_500_000_000  # bytes of address space beyond what is taken already
@@ -87,7 +87,7 @@ def said(*arguments: str, cwd: Path, room: int = ROOM) -> Said:
     def typed() -> Said:
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run(arguments)
+            code = run_command(arguments)
         return Said(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
     return Said(*confined(typed, room=room))

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from confined import TRAIN
 
-from l2i.cli import run
+from l2i.cli import run_command
 
 QUICK = ["--steps", "4", "--threads", "1", "--device", "cpu", "--model.width", "8", "--no-baselines"]
 
@@ -17,11 +17,11 @@ QUICK = ["--steps", "4", "--threads", "1", "--device", "cpu", "--model.width", "
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run and a fit."""
     folder = tmp_path_factory.mktemp("made")
-    assert run([*TRAIN, "--out", str(folder / "run")]) == 0
+    assert run_command([*TRAIN, "--out", str(folder / "run")]) == 0
     draw = np.random.default_rng(0)
     frame = pd.DataFrame({"x": draw.normal(size=80), "z": draw.normal(size=80), "y": ["a", "b", "", ""] * 20})
     frame.to_csv(folder / "data.csv", index=False)
-    assert run(["fit", str(folder / "data.csv"), "--target", "y", *QUICK, "--out", str(folder / "fit")]) == 0
+    assert run_command(["fit", str(folder / "data.csv"), "--target", "y", *QUICK, "--out", str(folder / "fit")]) == 0
     return folder
 
 

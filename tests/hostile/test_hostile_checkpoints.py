@@ -16,8 +16,8 @@ import torch
 from confined import files, said
 from safetensors.torch import save
 
-from l2i.cli import run
-from l2i.training.checkpoint import digest, load_checkpoint
+from l2i.cli import run_command
+from l2i.training.checkpoint import compute_digest, load_checkpoint
 
 TRAIN = (
     "train",
@@ -39,7 +39,7 @@ TRAIN = (
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run that a stranger could have sent."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    assert run([*TRAIN, "--out", str(folder)]) == 0
+    assert run_command([*TRAIN, "--out", str(folder)]) == 0
     return folder
 
 
@@ -146,7 +146,7 @@ def rewritten(path: Path, meta: Callable[[dict[str, Any]], Any], **more: torch.T
     assert loaded is not None
     tensors = {**loaded[0], **more}
     rest = json.dumps(meta(loaded[1]))
-    path.write_bytes(save(tensors, {"json": rest, "digest": digest(tensors, rest)}))
+    path.write_bytes(save(tensors, {"json": rest, "digest": compute_digest(tensors, rest)}))
 
 
 @pytest.mark.parametrize("name", CHANGES)

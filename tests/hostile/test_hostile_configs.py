@@ -34,7 +34,7 @@ def put(keys: str, value: Any) -> Callable[[Any], Any]:
     return change
 
 
-RUNS = {"evaluate": ("run",), "pictures": ("run",)}
+RUNS = {"evaluate": ("run",), "plot": ("run",)}
 FITS = {
     "impute": ("fit", "--out", "labels.csv"),
     "predict": ("fit", "data.csv", "--out", "new.csv"),
@@ -112,7 +112,7 @@ def test_files_of_a_run_that_are_something_else_end_in_a_message(name: str, cont
 
 
 OWN: dict[str, tuple[str, Any]] = {
-    "a model elsewhere": ("chosen", "../run"),
+    "a model elsewhere": ("selected_name", "../run"),
     "a candidate elsewhere": ("candidates.0.name", "../../run"),
     "a nested source": ("source", {"layout": {"layout": []}}),
     "an encoding that is none": ("source.encoding", "../../x"),
@@ -123,8 +123,8 @@ OWN: dict[str, tuple[str, Any]] = {
     "classes in words": ("classes", "ab"),
     "very many classes": ("classes", ["c"] * 100_000),
     "inputs of no kind": ("inputs", {"kind": "os.system"}),
-    "a picture that is markup": ("samples", [{"row": 0, "picture": '"><script>', "fields": None}]),
-    "a row that is not there": ("samples", [{"row": 10**9, "picture": None, "fields": {"x": "1"}}]),
+    "a picture that is markup": ("previews", [{"row": 0, "png_base64": '"><script>', "fields": None}]),
+    "a row that is not there": ("previews", [{"row": 10**9, "png_base64": None, "fields": {"x": "1"}}]),
     "a path elsewhere": ("source.path", "/etc/passwd"),
 }
 

@@ -20,7 +20,7 @@ def unfinished(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["result.json", "metrics.jsonl"])
-@pytest.mark.parametrize("command", ["evaluate", "pictures"])
+@pytest.mark.parametrize("command", ["evaluate", "plot"])
 def test_nested_json_in_a_run_ends_in_a_message(name: str, command: str, place: Path) -> None:
     (place / "run" / name).write_text(NESTED)
     done = said(command, "run", cwd=place)
@@ -38,7 +38,7 @@ def test_nested_json_in_a_run_of_a_fit_ends_in_a_message(name: str, command: tup
 
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "checkpoints/0000000004.safetensors"])
-@pytest.mark.parametrize("command", ["evaluate", "pictures"])
+@pytest.mark.parametrize("command", ["evaluate", "plot"])
 def test_a_pipe_in_a_run_is_not_waited_for(name: str, command: str, place: Path) -> None:
     (place / "run" / name).unlink()
     os.mkfifo(place / "run" / name)
@@ -93,7 +93,7 @@ def test_a_report_is_written_through_no_link(name: str, place: Path) -> None:
 def test_pictures_are_written_through_no_link(place: Path) -> None:
     (place / "run" / "pictures").mkdir()
     (place / "run" / "pictures" / "error.png").symlink_to(place.parent / "precious")
-    done = said("pictures", "run", cwd=place)
+    done = said("plot", "run", cwd=place)
     assert done.code in (0, 2)
     assert (place.parent / "precious").read_text() == "precious"
 
@@ -101,6 +101,6 @@ def test_pictures_are_written_through_no_link(place: Path) -> None:
 def test_pictures_are_written_to_no_folder_elsewhere(place: Path) -> None:
     (place.parent / "elsewhere").mkdir()
     (place / "run" / "pictures").symlink_to(place.parent / "elsewhere")
-    done = said("pictures", "run", cwd=place)
+    done = said("plot", "run", cwd=place)
     assert done.code in (0, 2)
     assert not list((place.parent / "elsewhere").iterdir())

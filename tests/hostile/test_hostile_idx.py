@@ -13,7 +13,7 @@ from bombs import MIB, zeros_packed
 from confined import confined, message_of
 
 from formats import idx, write_idx
-from l2i.data.idx import read_fashion_mnist
+from l2i.data.datasets.mnist import read_fashion_mnist
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 GZIP = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"

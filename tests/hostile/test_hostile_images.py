@@ -12,10 +12,11 @@ from bombs import zlib_zeros
 from confined import confined, message_of, refused
 from PIL import Image
 
-from l2i.data.folders import Files
-from l2i.data.landmarks import read_mtfl
-from l2i.own.pictures import Frame, read_pictures
-from l2i.own.source import ReadOptions, read_source
+from l2i.data.datasets.faces import read_mtfl
+from l2i.data.image_files import ImageFiles
+from l2i.fit.options import ReadOptions
+from l2i.fit.readers.images import ImageSpec, decode_image_files
+from l2i.fit.readers.source import read_source
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:
@@ -82,7 +83,7 @@ def test_an_image_of_too_many_pixels_is_refused_by_fit_and_where_files_are_decod
     assert f"cat/{name}" in line
     assert "50,000,000" in line or name == "webp.webp"  # whose own library makes room first, and is refused it
     image = str(tmp_path / "own" / "cat" / name)
-    assert image in message_of(lambda: Files([image], 72).read(), room=2**29)
+    assert image in message_of(lambda: ImageFiles([image], 72).read(), room=2**29)
 
 
 def test_a_face_of_too_many_pixels_is_refused(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_the_largest_image_that_may_be_is_read_within_memory(tmp_path: Path) -> 
     paths = [str(path) for path in sorted(tmp_path.iterdir())]
 
     def read() -> int:
-        return len(read_pictures(paths, paths, lambda *_: Frame(16, 3, False), skip=False).kept)
+        return len(decode_image_files(paths, paths, lambda *_: ImageSpec(16, 3, False), skip_unreadable=False).indices)
 
     assert confined(read, room=10**9) == 2
 

@@ -14,9 +14,10 @@ from bombs import MIB, zeros_packed
 from confined import confined, message_of, refused
 from numpy.lib import format as npy
 
-from l2i.data.landmarks import read_faces
-from l2i.own.snapshots import read_snapshots
-from l2i.own.source import ReadOptions, read_source
+from l2i.data.datasets.faces import read_faces
+from l2i.fit.candidates import read_snapshots
+from l2i.fit.options import ReadOptions
+from l2i.fit.readers.source import read_source
 
 
 def header(shape: tuple[int, ...], descr: str = "<f8") -> bytes:

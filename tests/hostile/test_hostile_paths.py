@@ -14,13 +14,13 @@ from confined import confined, message_of, refused
 from PIL import Image
 
 from formats import write_cifar10, write_idx, write_imm, write_mtfl
-from l2i.data.cifar import read_cifar10
-from l2i.data.folders import read_class_folders
-from l2i.data.idx import read_mnist
-from l2i.data.imdb import imdb
-from l2i.data.landmarks import read_faces
-from l2i.data.paraphrases import read_paraphrases
-from l2i.own.source import ReadOptions, read_source
+from l2i.data.datasets.cifar import read_cifar10
+from l2i.data.datasets.faces import read_faces
+from l2i.data.datasets.imagenet import read_class_folders
+from l2i.data.datasets.imdb import load_imdb, read_paraphrases
+from l2i.data.datasets.mnist import read_mnist
+from l2i.fit.options import ReadOptions
+from l2i.fit.readers.source import read_source
 from tiny_encoder import write_imdb
 
 TABLE = ("--target", "y", "--image", "path")
@@ -190,7 +190,7 @@ def faces_points(root: Path) -> Path:
 
 
 SETS: dict[str, tuple[Callable[[Path], Path], Callable[[str], Any]]] = {
-    "imdb": (imdb_set, imdb),
+    "imdb": (imdb_set, load_imdb),
     "cifar": (cifar_set, read_cifar10),
     "cifar, binary": (binary_set, read_cifar10),
     "idx": (idx_set, read_mnist),
@@ -223,12 +223,12 @@ def test_a_folder_of_reviews_may_not_lead_out(tmp_path: Path) -> None:
     folder = imdb_set(tmp_path / "set").parent
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    assert "is a link that leads out of" in message_of(lambda: imdb(str(tmp_path / "set")))
+    assert "is a link that leads out of" in message_of(lambda: load_imdb(str(tmp_path / "set")))
 
 
 def test_a_review_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     os.truncate(imdb_set(tmp_path / "set"), 2**40)
-    assert "0_2.txt has over 16 MiB, which no review has" in message_of(lambda: imdb(str(tmp_path / "set")))
+    assert "0_2.txt has over 16 MiB, which no review has" in message_of(lambda: load_imdb(str(tmp_path / "set")))
 
 
 @pytest.mark.parametrize("name", ["../0.jpg", "/etc/hostname", "..\\0.jpg", "C:\\0.jpg"])

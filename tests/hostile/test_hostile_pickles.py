@@ -16,8 +16,8 @@ from confined import confined, message_of
 from scipy.io import savemat
 
 from formats import python2_pickle, write_cifar10, write_imm
-from l2i.data.cifar import read_cifar10
-from l2i.data.landmarks import read_imm
+from l2i.data.datasets.cifar import read_cifar10
+from l2i.data.datasets.faces import read_imm
 
 ENCODE = b"c_codecs\nencode\nq\0"
 

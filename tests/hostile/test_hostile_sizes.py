@@ -20,7 +20,7 @@ def test_a_network_larger_than_its_checkpoint_is_not_built(field: str, command: 
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("batch.labeled", 10**9), ("data.workers", 1024), ("threads", 1024), ("probe", 10**9)]
+    ("field", "value"), [("batch.labeled", 10**9), ("data.workers", 1024), ("threads", 1024), ("probe_samples", 10**9)]
 )
 def test_a_run_that_asks_for_much_is_looked_at(field: str, value: int, place: Path) -> None:
     path = place / "run" / "config.json"

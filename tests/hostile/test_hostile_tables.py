@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from confined import confined, refused
 
-from l2i.own.source import ReadOptions, Source, read_source
+from l2i.fit.options import ReadOptions
+from l2i.fit.readers.source import Source, read_source
 
 FIT = ("--target", "y")
 

@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional as F
 
 import l2i.methods
-from l2i.batch import Imputed
 from l2i.bilevel import lookahead
+from l2i.bilevel.problem import Imputed
 from l2i.methods import METHODS
 from l2i.methods.mixmatch import MixMatch
-from l2i.registry import load
+from l2i.registry import load_registered
 from problems import Problem, imputing_methods, problem
 
 
@@ -22,7 +22,7 @@ def outputs(p: Problem, view: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_registry_names_the_class(name: str) -> None:
-    assert load("method", METHODS, name).name == name
+    assert load_registered("method", METHODS, name).name == name
 
 
 def test_every_method_fits_on_a_screen() -> None:
@@ -35,7 +35,7 @@ def test_every_method_fits_on_a_screen() -> None:
 def test_student_inputs_are_free_of_z_and_its_cost_depends_on_it(method: str, task: str) -> None:
     """The Student rule: the same inputs whatever the labels, and another cost for other labels."""
     p = problem(method, task)
-    imputed = p.impute().detached()
+    imputed = p.impute().detach()
     student = p.student()
     f = lookahead(p.model, p.params)(student.inputs).detach()
     other = Imputed(imputed.z.roll(1, dims=1), imputed.weight)
@@ -48,9 +48,9 @@ def test_no_gradient_reaches_the_labels_in_the_base_step(method: str, task: str)
     p = problem(method, task)
     net = lookahead(p.model, p.params)
     imputer = lookahead(problem(method, task).model, p.params)
-    costs = p.method.costs(p.task, net, imputer, p.batch)
-    fixed = p.method.impute(p.task, imputer, p.batch).detached()
-    wanted = p.method.student(p.task, net, p.batch).evaluate(net, fixed)
+    costs = p.method.compute_costs(p.task, net, imputer, p.batch)
+    fixed = p.method.impute(p.task, imputer, p.batch).detach()
+    wanted = p.method.student(p.task, net, p.batch).cost_of(net, fixed)
     got, want = (torch.autograd.grad(c, list(p.params.values()), retain_graph=True) for c in (costs.c_u, wanted))
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
@@ -58,7 +58,7 @@ def test_no_gradient_reaches_the_labels_in_the_base_step(method: str, task: str)
 def test_pi_model_compares_two_views_by_squared_distance() -> None:
     p = problem("pi-model")
     wanted = F.mse_loss(outputs(p, "weak2").softmax(1), outputs(p, "weak").softmax(1))
-    got = p.student().cost(outputs(p, "weak2"), p.impute().detached())
+    got = p.student().cost(outputs(p, "weak2"), p.impute().detach())
     assert float(got) == pytest.approx(float(wanted))
 
 
@@ -74,7 +74,7 @@ def test_fixmatch_is_masked_cross_entropy_to_the_argmax() -> None:
 
 def test_pseudo_label_for_regression_is_the_prediction_carried_to_the_other_crop() -> None:
     p = problem("pseudo-label", "regression")
-    wanted = p.task.move(outputs(p, "weak"), p.batch.unlabeled.frame)
+    wanted = p.task.transport_label(outputs(p, "weak"), p.batch.unlabeled.affine_map)
     assert torch.allclose(p.impute().z.detach(), wanted)
     assert not torch.allclose(wanted, outputs(p, "weak"))
 
@@ -102,27 +102,27 @@ def test_mixmatch_keeps_the_larger_share_of_a_row_for_itself() -> None:
     rows = torch.cat([p.batch.labeled.x, p.batch.unlabeled.weak, p.batch.unlabeled.weak2])
     inputs = torch.cat([p.supervised().inputs, p.student().inputs])
     for i, row in enumerate(inputs):
-        share = max(float(mix.share[i]), 1 - float(mix.share[i]))
-        assert torch.allclose(row, share * rows[i] + (1 - share) * rows[mix.order[i]])
+        share = max(float(mix.ratio[i]), 1 - float(mix.ratio[i]))
+        assert torch.allclose(row, share * rows[i] + (1 - share) * rows[mix.permutation[i]])
 
 
 def test_supervised_looks_at_no_unlabelled_sample() -> None:
     p = problem("supervised")
     assert p.method.views == ()
-    costs = p.method.costs(p.task, lookahead(p.model, p.params), lambda x: x, p.batch)
+    costs = p.method.compute_costs(p.task, lookahead(p.model, p.params), lambda x: x, p.batch)
     assert float(costs.c_u) == 0.0
     assert float(costs.c_t.detach()) > 0.0
 
 
 def test_weight_ramps_up_linearly() -> None:
     method = MixMatch(weight=8.0, rampup=4)
-    assert [method.weight_at(step, 100) for step in range(6)] == [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
-    assert MixMatch(weight=8.0).weight_at(0, 100) == 8.0
+    assert [method.compute_weight(step, 100) for step in range(6)] == [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
+    assert MixMatch(weight=8.0).compute_weight(0, 100) == 8.0
 
 
 def test_a_ramp_may_be_a_share_of_the_run() -> None:
     method = MixMatch(weight=8.0, rampup=0.4)
-    assert [method.weight_at(step, 10) for step in range(6)] == [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
+    assert [method.compute_weight(step, 10) for step in range(6)] == [0.0, 2.0, 4.0, 6.0, 8.0, 8.0]
 
 
 def test_vat_finds_the_direction_in_which_the_prediction_changes_the_most() -> None:
@@ -130,7 +130,7 @@ def test_vat_finds_the_direction_in_which_the_prediction_changes_the_most() -> N
     p = problem("vat")
     x, net = p.batch.unlabeled.weak, lookahead(p.model, p.params)
     method = dataclasses.replace(p.method, epsilon=0.01)
-    r = method.adversarial(p.task, net, p.batch)
+    r = method.compute_perturbation(p.task, net, p.batch)
     assert torch.allclose(r.norm(dim=1), torch.full((len(x),), 0.01, dtype=x.dtype))
 
     def divergence(moved: torch.Tensor) -> torch.Tensor:
@@ -146,13 +146,13 @@ def test_vat_finds_the_direction_in_which_the_prediction_changes_the_most() -> N
 
 def test_vat_learns_the_divergence_and_less_entropy() -> None:
     p = problem("vat")
-    z, net = p.impute().detached(), lookahead(p.model, p.params)
+    z, net = p.impute().detach(), lookahead(p.model, p.params)
     student = p.student()
     f = net(student.inputs).detach()
     kl = F.kl_div(f.log_softmax(1), z.z, reduction="batchmean")
     assert float(student.cost(f, z)) == pytest.approx(float(kl))
     entropy = torch.distributions.Categorical(logits=outputs(p, "weak")).entropy().mean()
-    plain, more = (dataclasses.replace(p.method, entropy=e).costs(p.task, net, net, p.batch) for e in (0.0, 0.5))
+    plain, more = (dataclasses.replace(p.method, entropy=e).compute_costs(p.task, net, net, p.batch) for e in (0.0, 0.5))
     assert torch.allclose(more.c_t - plain.c_t, 0.5 * entropy)  # beside C^T: λ does not ramp it up
     assert torch.equal(more.c_u, plain.c_u)
 
@@ -166,7 +166,7 @@ def test_vat_searches_without_moving_running_statistics() -> None:
 
 def test_mixup_mixes_each_set_within_itself() -> None:
     p = problem("mixup")
-    z, share = p.impute().detached(), torch.maximum(p.batch.mix.share, 1 - p.batch.mix.share)
+    z, share = p.impute().detach(), torch.maximum(p.batch.mix.ratio, 1 - p.batch.mix.ratio)
     own = share[len(p.batch.labeled.x) :][: len(z.z), None]
     x = p.batch.unlabeled.weak
     student = p.student()
@@ -184,7 +184,7 @@ def test_uda_learns_sharpened_labels_where_they_are_confident() -> None:
     p = problem("uda")
     p = p._replace(method=dataclasses.replace(p.method, temperature=0.4, threshold=0.3))
     weak = outputs(p, "weak")
-    imputed = p.impute().detached()
+    imputed = p.impute().detach()
     assert torch.allclose(imputed.z, (weak / 0.4).softmax(1))
     assert torch.equal(imputed.weight, (weak.softmax(1).amax(1) >= 0.3).double())
     f = outputs(p, "strong")
@@ -205,7 +205,7 @@ def test_uda_releases_the_training_signal_step_by_step(annealing: str, limit: fl
     counts = right <= limit * 0.75 + 0.25
     assert 0 < int(counts.sum()) <= len(y)
     wanted = -right[counts].log().mean()
-    cost = method.supervised(p.task, lookahead(p.model, p.params), p.batch).cost(f, p.impute().detached())
+    cost = method.supervised(p.task, lookahead(p.model, p.params), p.batch).cost(f, p.impute().detach())
     assert float(cost) == pytest.approx(float(wanted))
 
 
@@ -213,7 +213,7 @@ def test_the_entropy_beside_vat_has_its_gradient() -> None:
     p = problem("vat")
     net, params = lookahead(p.model, p.params), list(p.params.values())
     without, more = (
-        torch.autograd.grad(dataclasses.replace(p.method, entropy=e).costs(p.task, net, net, p.batch).c_t, params)
+        torch.autograd.grad(dataclasses.replace(p.method, entropy=e).compute_costs(p.task, net, net, p.batch).c_t, params)
         for e in (0.0, 0.5)
     )
     entropy = 0.5 * torch.distributions.Categorical(logits=net(p.batch.unlabeled.weak)).entropy().mean()
@@ -225,10 +225,10 @@ def test_the_entropy_beside_vat_has_its_gradient() -> None:
 def test_uda_anneals_over_a_share_of_the_run(share: float, limit: float) -> None:
     p = problem("uda")  # at 30 % of it
     method = dataclasses.replace(p.method, annealing_share=share)
-    assert float(method.limit(p.task, p.batch)) == pytest.approx(limit)
+    assert float(method.compute_tsa_threshold(p.task, p.batch)) == pytest.approx(limit)
 
 
 def test_uda_costs_nothing_where_all_is_known() -> None:
     p = problem("uda")
     certain = 50.0 * F.one_hot(p.batch.labeled.y, 4).double()
-    assert float(p.supervised().cost(certain, p.impute().detached())) == 0.0
+    assert float(p.supervised().cost(certain, p.impute().detach())) == 0.0

@@ -6,29 +6,29 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
-from l2i.batch import Imputed, Net, Student
 from l2i.bilevel import exact, unrolled
+from l2i.bilevel.functional import lookahead, trainable
 from l2i.bilevel.head import Head
-from l2i.bilevel.inner import lookahead, trainable
+from l2i.bilevel.problem import Imputed, Net, Student
 from l2i.errors import InputError
 from l2i.models import MODELS
-from l2i.models.base import Network
-from l2i.models.text import Encoder
-from l2i.registry import load
+from l2i.models.base import ModelConfig
+from l2i.models.text_encoder import TextEncoder
+from l2i.registry import load_registered
 from problems import FLOAT64, relative
 
 SIZES = {
-    "mlp": Network(width=24),
-    "conv": Network(width=8),
-    "wide-resnet": Network(width=1, depth=10),
-    "resnet": Network(width=1, depth=8),
-    "tcdcn": Network(),
+    "mlp": ModelConfig(width=24),
+    "conv": ModelConfig(width=8),
+    "wide-resnet": ModelConfig(width=1, depth=10),
+    "resnet": ModelConfig(width=1, depth=8),
+    "tcdcn": ModelConfig(),
 }
 SIDES = {name: (44, 60) if name == "tcdcn" else (8, 32) for name in SIZES}
 
 
-def build(name: str, shape: tuple[int, ...], network: Network | None = None) -> nn.Module:
-    return load("model", MODELS, name)(shape, 10, network or SIZES[name])
+def build(name: str, shape: tuple[int, ...], network: ModelConfig | None = None) -> nn.Module:
+    return load_registered("model", MODELS, name)(shape, 10, network or SIZES[name])
 
 
 def test_all_networks_are_tested_here_but_the_encoder_of_texts() -> None:
@@ -41,14 +41,14 @@ def test_a_model_is_its_features_and_its_head(name: str, side: int) -> None:
     x = torch.randn(4, 3, side, side)
     assert model(x).shape == (4, 10)
     assert torch.equal(model(x), model.head(model.features(x)))
-    assert Head.of(model).module is model.head
+    assert Head.from_model(model).module is model.head
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_features_of_any_module_are_what_its_head_sees(name: str) -> None:
     side = SIDES[name][0]
     model, x = build(name, (1, side, side)).eval(), torch.randn(4, 1, side, side)
-    features, outputs = Head.of(model).see(lookahead(model, trainable(model)), x)
+    features, outputs = Head.from_model(model).forward_with_features(lookahead(model, trainable(model)), x)
     assert torch.equal(features, model.features(x))
     assert torch.equal(outputs, model(x))
 
@@ -73,12 +73,12 @@ def test_forward_mode_through_a_model_equals_unrolling(name: str) -> None:
 
 
 def test_wide_resnet_28_2_has_the_published_number_of_parameters() -> None:
-    model = build("wide-resnet", (3, 32, 32), Network(width=2, depth=28))
+    model = build("wide-resnet", (3, 32, 32), ModelConfig(width=2, depth=28))
     assert parameters(model) == pytest.approx(1.47e6, rel=0.005)
 
 
 def test_wide_resnet_layers_count_to_its_depth() -> None:
-    model = build("wide-resnet", (3, 32, 32), Network(width=2, depth=28))
+    model = build("wide-resnet", (3, 32, 32), ModelConfig(width=2, depth=28))
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convolutions) == 25  # the first, and two in each of 12 blocks
 
@@ -88,7 +88,7 @@ def parameters(model: nn.Module) -> int:
 
 
 def test_resnet_26_has_the_parameters_of_its_layers() -> None:
-    encoder = build("resnet", (3, 64, 64), Network(width=1, depth=26)).encoder
+    encoder = build("resnet", (3, 64, 64), ModelConfig(width=1, depth=26)).encoder
     stem = 3 * 9 * 32 + 2 * 32
     first = (32 + 7 * 64) * 9 * 64 + 8 * 2 * 64  # 8 convolutions a stage, each with a scale and shift a channel
     second = (64 + 7 * 128) * 9 * 128 + 8 * 2 * 128
@@ -100,7 +100,7 @@ def test_resnet_26_has_the_parameters_of_its_layers() -> None:
 
 
 def test_resnet_shortcuts_pool_and_add_channels_of_zeros() -> None:
-    model = build("resnet", (3, 9, 13), Network(width=1, depth=8)).eval()  # sides that do not halve evenly
+    model = build("resnet", (3, 9, 13), ModelConfig(width=1, depth=8)).eval()  # sides that do not halve evenly
     block = model.encoder[2]
     nn.init.zeros_(block.norm2.weight)
     x = torch.rand(2, 32, 9, 13)
@@ -112,7 +112,7 @@ def test_resnet_shortcuts_pool_and_add_channels_of_zeros() -> None:
 
 
 def test_resnet_convolutions_keep_the_size_of_gradients() -> None:
-    convolution = build("resnet", (3, 64, 64), Network(width=1, depth=26)).encoder[-6].conv2
+    convolution = build("resnet", (3, 64, 64), ModelConfig(width=1, depth=26)).encoder[-6].conv2
     assert float(convolution.weight.detach().std()) == pytest.approx((2 / (9 * 256)) ** 0.5, rel=0.01)
 
 
@@ -125,7 +125,7 @@ def test_tcdcn_has_the_parameters_of_the_released_code() -> None:
 
 def test_head_is_found_in_a_users_module() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3, bias=False))
-    assert Head.of(model) == Head(model[2], "2.weight", None)
+    assert Head.from_model(model) == Head(model[2], "2.weight", None)
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ def test_head_is_found_in_a_users_module() -> None:
     [
         ("conv", (10,), SIZES["conv"]),
         ("conv", (1, 2, 2), SIZES["conv"]),
-        ("wide-resnet", (3, 32, 32), Network(width=2, depth=27)),
-        ("resnet", (3, 64, 64), Network(width=1, depth=28)),
-        ("resnet", (3, 7, 64), Network(width=1, depth=26)),
-        ("resnet", (10,), Network(width=1, depth=26)),
+        ("wide-resnet", (3, 32, 32), ModelConfig(width=2, depth=27)),
+        ("resnet", (3, 64, 64), ModelConfig(width=1, depth=28)),
+        ("resnet", (3, 7, 64), ModelConfig(width=1, depth=26)),
+        ("resnet", (10,), ModelConfig(width=1, depth=26)),
     ],
 )
-def test_impossible_sizes_say_what_to_do(name: str, shape: tuple[int, ...], network: Network) -> None:
+def test_impossible_sizes_say_what_to_do(name: str, shape: tuple[int, ...], network: ModelConfig) -> None:
     with pytest.raises(InputError, match="depth"):
         build(name, shape, network)
 
@@ -152,7 +152,7 @@ def test_tcdcn_says_how_large_images_must_be(shape: tuple[int, ...]) -> None:
 
 def test_wrong_model_names_the_nearest() -> None:
     with pytest.raises(InputError, match="perhaps you meant 'conv'"):
-        load("model", MODELS, "convv")
+        load_registered("model", MODELS, "convv")
 
 
 def test_tcdcn_squashes_and_pools_as_the_released_code_does() -> None:
@@ -171,7 +171,7 @@ def test_tcdcn_squashes_and_pools_as_the_released_code_does() -> None:
 
 @torch.no_grad()
 def test_resnet_has_its_relus_where_the_authors_have_them() -> None:
-    model = build("resnet", (3, 16, 16), Network(width=1, depth=8)).eval()
+    model = build("resnet", (3, 16, 16), ModelConfig(width=1, depth=8)).eval()
     h = model.encoder[1](model.encoder[0](torch.randn(4, 3, 16, 16)))
     assert float(h.min()) < 0  # none after the stem
     for block in model.encoder[2:5]:
@@ -181,12 +181,12 @@ def test_resnet_has_its_relus_where_the_authors_have_them() -> None:
     assert float(model.features(torch.randn(4, 3, 16, 16)).min()) >= 0
 
 
-RANDOM = Network(name="encoder", weights="random", width=32)
+RANDOM = ModelConfig(name="encoder", weights="random", width=32)
 
 
 @pytest.mark.parametrize("frozen", ["none", "embeddings", "encoder"])
 def test_frozen_parts_of_an_encoder_take_no_gradients(frozen: str) -> None:
-    model = build("encoder", (8,), replace(RANDOM, frozen=frozen))
+    model = build("encoder", (8,), replace(RANDOM, freeze=frozen))
     every, head = {name for name, _ in model.named_parameters()}, {"head.weight", "head.bias"}
     taken = {"none": every, "embeddings": every - {"body.embeddings.word_embeddings.weight"}, "encoder": head}[frozen]
     assert trainable(model).keys() == taken
@@ -227,10 +227,10 @@ def test_networks_that_are_no_encoders_are_refused(name: str, sizes: dict[str, i
     small = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     body = AutoModel.from_config(AutoConfig.for_model(name, **(small | sizes)))
     with pytest.raises(InputError, match=wanted):
-        Encoder(body, 2, RANDOM)
+        TextEncoder(body, 2, RANDOM)
 
 
 def test_networks_that_cannot_pass_layers_again_say_so() -> None:
     body = AutoModel.from_config(AutoConfig.for_model("mpnet", hidden_size=16, num_attention_heads=2, vocab_size=40))
-    with pytest.raises(InputError, match=r"cannot pass its layers again; use model\.checkpointing=False"):
-        Encoder(body, 2, replace(RANDOM, checkpointing=True))
+    with pytest.raises(InputError, match=r"cannot pass its layers again; use model\.gradient_checkpointing=False"):
+        TextEncoder(body, 2, replace(RANDOM, gradient_checkpointing=True))

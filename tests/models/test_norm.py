@@ -17,8 +17,8 @@ from derivatives import (
     leaves,
     twice,
 )
-from l2i.models import norm
-from l2i.models.norm import FusedNormAct, NormAct, gradients, tangent
+from l2i.kernels import batchnorm as norm
+from l2i.kernels.batchnorm import FusedNormAct, NormAct, compute_norm_act_grads, compute_norm_act_jvp
 from problems import relative
 
 EPS, SLOPE = 1e-5, 0.1
@@ -53,7 +53,7 @@ def test_the_gradient_formula_is_autograds_and_can_be_differentiated() -> None:
     inputs = leaves(draw(), dtype=torch.float64)
     dy, v = torch.randn_like(inputs[0]), torch.randn_like(inputs[0])
     wanted = torch.autograd.grad(reference(*inputs), inputs, dy, create_graph=True)
-    found = gradients(*inputs, dy, eps=EPS, slope=SLOPE)
+    found = compute_norm_act_grads(*inputs, dy, eps=EPS, slope=SLOPE)
     assert relative(flat(found).detach(), flat(wanted).detach()) < 1e-10
     again = [torch.autograd.grad((first[0] * v).sum(), inputs[:2]) for first in (found, wanted)]
     assert relative(flat(again[0]), flat(again[1])) < 1e-10
@@ -64,7 +64,7 @@ def test_the_tangent_formula_is_forward_modes(which: tuple[bool, ...]) -> None:
     inputs = leaves(draw(), dtype=torch.float64)
     dots = tuple(torch.randn_like(value) for value in inputs)
     given = [dot if on else None for dot, on in zip(dots, which, strict=True)]
-    found = tangent(*inputs, *given, eps=EPS, slope=SLOPE)
+    found = compute_norm_act_jvp(*inputs, *given, eps=EPS, slope=SLOPE)
     assert relative(found.detach(), directional(reference, inputs, dots, which).detach()) < 1e-10
 
 
@@ -77,10 +77,10 @@ def fused_by_formulas(monkeypatch: pytest.MonkeyPatch) -> object:
 
     kernels = SimpleNamespace(
         forward=lambda x, weight, bias, running, **_: (reference(x, weight, bias), x.mean(), x.std()),
-        backward=lambda saved, dy, slope: gradients(*detached(saved), dy.detach(), eps=EPS, slope=slope),
-        jvp=lambda saved, *dots, slope: tangent(*detached(saved), *dots, eps=EPS, slope=slope),
+        backward=lambda saved, dy, slope: compute_norm_act_grads(*detached(saved), dy.detach(), eps=EPS, slope=slope),
+        jvp=lambda saved, *dots, slope: compute_norm_act_jvp(*detached(saved), *dots, eps=EPS, slope=slope),
     )
-    monkeypatch.setattr(norm, "_kernels", lambda: kernels)
+    monkeypatch.setattr(norm, "_load_kernels", lambda: kernels)
     return lambda x, weight, bias: FusedNormAct.apply(x, weight, bias, None, 0.1, EPS, SLOPE)
 
 

@@ -10,13 +10,11 @@ import torch
 from torch import nn
 
 from l2i.errors import InputError
-from l2i.models.base import Network
-from l2i.models.pooling import pooling_of
-from l2i.models.positions import most_tokens
-from l2i.models.pretrained import announced, blank_body, load_body, load_config, load_tokenizer
-from l2i.models.pretrained import save_reading as save
-from l2i.models.text import Encoder, blank_encoder, encoder
-from l2i.training.optim import shares_of
+from l2i.models.base import ModelConfig
+from l2i.models.huggingface import announce_hub_lookup, build_empty_body, load_body, load_config, load_tokenizer
+from l2i.models.huggingface import save_text_config as save
+from l2i.models.text_encoder import TextEncoder, build_empty_encoder, encoder, get_max_tokens, resolve_pooling
+from l2i.training.optimizer import layerwise_lr_scales
 from tiny_encoder import tiny_encoder
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -41,8 +39,8 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # which reads the variable but once
 
 
-def network(weights: object, **changed: object) -> Network:
-    return Network(name="encoder", weights=None if weights is None else str(weights), **changed)
+def network(weights: object, **changed: object) -> ModelConfig:
+    return ModelConfig(name="encoder", weights=None if weights is None else str(weights), **changed)
 
 
 def saved(folder: Path, name: str, **changed: object) -> Path:
@@ -60,7 +58,7 @@ def edit(path: Path, **changed: object) -> None:
 
 def pooling(weights: object, **changed: object) -> str:
     asked = network(weights, **changed)
-    return pooling_of(load_body(asked), asked)
+    return resolve_pooling(load_body(asked), asked)
 
 
 def test_loading_prints_nothing_but_that_the_hub_is_asked(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -69,10 +67,10 @@ def test_loading_prints_nothing_but_that_the_hub_is_asked(tiny: Path, capfd: pyt
 
     BertForMaskedLM(BertConfig(**SIZES)).save_pretrained(tiny)  # a head that is not used, and no pooler
     before = logging.get_verbosity(), logging.is_progress_bar_enabled(), capfd.readouterr()
-    announced.cache_clear()
+    announce_hub_lookup.cache_clear()
     load_tokenizer(str(tiny))
     load_config(str(tiny))
-    encoder((8,), 2, network(tiny, checkpointing=True)).train()(torch.ones(2, 8, dtype=torch.long)).sum().backward()
+    encoder((8,), 2, network(tiny, gradient_checkpointing=True)).train()(torch.ones(2, 8, dtype=torch.long)).sum().backward()
     save(str(tiny), tiny)
     for name in ("no-such-name", "nobody/no-such-name"):
         with pytest.raises(InputError):
@@ -145,7 +143,7 @@ def test_half_precision_on_disk_is_float32_here(tiny: Path) -> None:
     body = load_body(network(tiny))
     body.half().save_pretrained(tiny)
     assert json.loads((tiny / "config.json").read_text())["dtype"] == "float16"
-    for found in (load_body(network(tiny)), blank_body(str(tiny))):
+    for found in (load_body(network(tiny)), build_empty_body(str(tiny))):
         assert {p.dtype for p in found.parameters()} == {torch.float32}
     assert torch.equal(load_body(network(tiny)).pooler.dense.weight, body.pooler.dense.weight.float())
 
@@ -154,7 +152,7 @@ def test_what_a_fit_keeps_reads_texts_as_the_weights_did(tiny: Path, tmp_path: P
     edit(tiny / "1_Pooling" / "config.json", pooling_mode_cls_token=True)
     (tmp_path / "kept").mkdir()
     save(str(tiny), tmp_path / "kept")
-    model, blank = encoder((8,), 2, network(tiny)).eval(), blank_encoder(2, network(tmp_path / "kept")).eval()
+    model, blank = encoder((8,), 2, network(tiny)).eval(), build_empty_encoder(2, network(tmp_path / "kept")).eval()
     blank.load_state_dict(model.state_dict())
     x = torch.tensor([[2, 9, 8, 3, 0, 0], [2, 5, 6, 7, 8, 3]])
     assert torch.equal(model(x), blank(x))
@@ -165,8 +163,8 @@ def test_what_a_fit_keeps_reads_texts_as_the_weights_did(tiny: Path, tmp_path: P
 
 @pytest.mark.parametrize("name", LAYERED)
 def test_each_layer_has_its_share_of_the_learning_rate(tmp_path: Path, name: str) -> None:
-    model = Encoder(load_body(network(saved(tmp_path, name))), 2, network(tmp_path))
-    shares = shares_of([key for key, _ in model.named_parameters()], 0.5)
+    model = TextEncoder(load_body(network(saved(tmp_path, name))), 2, network(tmp_path))
+    shares = layerwise_lr_scales([key for key, _ in model.named_parameters()], 0.5)
     for layer, wanted in ((".layer.0.", 0.25), (".layer.1.", 0.5), ("word_embeddings", 0.125), ("head.", 1)):
         assert {share for key, share in shares.items() if layer in key} == {wanted}
 
@@ -174,8 +172,8 @@ def test_each_layer_has_its_share_of_the_learning_rate(tmp_path: Path, name: str
 def test_what_limits_nothing_is_no_limit() -> None:
     from transformers import RobertaConfig, XLNetConfig
 
-    assert most_tokens(XLNetConfig()) is None
-    assert most_tokens(RobertaConfig(max_position_embeddings=514)) == 512
+    assert get_max_tokens(XLNetConfig()) is None
+    assert get_max_tokens(RobertaConfig(max_position_embeddings=514)) == 512
 
 
 def without(*patterns: str) -> Callable[[Path], object]:

@@ -18,10 +18,19 @@ from derivatives import (
     leaves,
     twice,
 )
-from l2i.models import stage
-from l2i.models.base import Network
-from l2i.models.fused import plain
-from l2i.models.stage import CLAMPED, ROWS, FusedFirst, FusedPool, Stage, gradients, select, spread
+from l2i.kernels import conv_pool as stage
+from l2i.kernels import disable_fused_kernels
+from l2i.kernels.conv_pool import (
+    CLAMPED_CODE,
+    REDUCE_DIMS,
+    ConvPoolHardtanh,
+    FusedBiasPool,
+    FusedConvPool,
+    compute_conv_pool_grads,
+    gather_pooled,
+    unpool_gradient,
+)
+from l2i.models.base import ModelConfig
 from l2i.models.tcdcn import tcdcn
 from problems import relative
 
@@ -53,14 +62,14 @@ def quarters(c: Tensor) -> Tensor:
 def pooled(c: Tensor, bias: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """What the kernels are to find."""
     best, place = (quarters(c) + bias[:, None, None, None]).max(2)
-    code = torch.where(best.abs() < 1, place, CLAMPED).to(torch.uint8)
+    code = torch.where(best.abs() < 1, place, CLAMPED_CODE).to(torch.uint8)
     return F.pad(best.clamp(-1, 1), (0, 0, 0, 0, 0, width - c.shape[1])), code
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_it_is_a_convolution_pooled_and_squashed(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    ours = Stage(3, 20, 5, filled=True)
+    ours = ConvPoolHardtanh(3, 20, 5, pad_channels=True)
     torch.manual_seed(0)
     theirs = nn.Sequential(nn.Conv2d(3, 20, 5), nn.MaxPool2d(2), nn.Hardtanh())
     assert list(ours.state_dict()) == list(theirs[0].state_dict())
@@ -70,7 +79,7 @@ def test_it_is_a_convolution_pooled_and_squashed(dtype: torch.dtype) -> None:
 
 
 def test_it_ignores_the_channels_that_fill_up_and_no_others() -> None:
-    layer, x = Stage(20, 6, 3), torch.randn(2, 24, 8, 8)
+    layer, x = ConvPoolHardtanh(20, 6, 3), torch.randn(2, 24, 8, 8)
     assert torch.allclose(layer(x), layer(x[:, :20]), atol=1e-6)
     with pytest.raises(RuntimeError, match="20 channels"):
         layer(torch.randn(2, 23, 8, 8))
@@ -79,11 +88,11 @@ def test_it_ignores_the_channels_that_fill_up_and_no_others() -> None:
 def test_selecting_is_pooling_and_spreading_its_transpose() -> None:
     c, bias = torch.randn(2, 3, 7, 9, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
     y, code = pooled(c, bias, 3)
-    through = torch.where(code < CLAMPED, bias[:, None, None], 0.0)
-    assert torch.allclose(select(c, code) + through, torch.where(code < CLAMPED, y, 0.0))
+    through = torch.where(code < CLAMPED_CODE, bias[:, None, None], 0.0)
+    assert torch.allclose(gather_pooled(c, code) + through, torch.where(code < CLAMPED_CODE, y, 0.0))
     dy = torch.randn_like(y)
     wanted = torch.autograd.functional.vjp(lambda c: F.hardtanh(F.max_pool2d(c + bias[:, None, None], 2)), c, dy)[1]
-    assert torch.equal(spread(dy, code, (7, 9)), wanted)
+    assert torch.equal(unpool_gradient(dy, code, (7, 9)), wanted)
 
 
 @pytest.fixture(params=["first", "pool"])
@@ -91,22 +100,22 @@ def fused_by_formulas(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """A fused function, filled up to eight channels, with formulas in the places of its kernels."""
 
     def moved(c_dot: Tensor | None, bias_dot: Tensor | None, code: Tensor, *_: object) -> Tensor:
-        whole = 0.0 if c_dot is None else select(c_dot, code)
-        whole = whole + (0.0 if bias_dot is None else torch.where(code < CLAMPED, bias_dot[:, None, None], 0.0))
+        whole = 0.0 if c_dot is None else gather_pooled(c_dot, code)
+        whole = whole + (0.0 if bias_dot is None else torch.where(code < CLAMPED_CODE, bias_dot[:, None, None], 0.0))
         return F.pad(whole, (0, 0, 0, 0, 0, 3))
 
     kernels = SimpleNamespace(
         first=lambda x, weight, bias, dtype, width: pooled(F.conv2d(x, weight), bias, width),
-        first_gradients=lambda *values: gradients(*(v.detach() for v in values), torch.float64, (False, True))[1:],
+        first_gradients=lambda *values: compute_conv_pool_grads(*(v.detach() for v in values), torch.float64, (False, True))[1:],
         first_tangent=lambda x, weight, bias, code, *_: moved(F.conv2d(x.detach(), weight), bias, code),
         pool=pooled,
         select=moved,
-        spread=lambda dy, bias, code, size: (spread(dy, code, size), spread(dy, code, size).sum(ROWS)),
+        spread=lambda dy, bias, code, size: (unpool_gradient(dy, code, size), unpool_gradient(dy, code, size).sum(REDUCE_DIMS)),
     )
-    monkeypatch.setattr(stage, "_kernels", lambda: kernels)
+    monkeypatch.setattr(stage, "_load_kernels", lambda: kernels)
     if request.param == "first":
-        return lambda x, weight, bias: FusedFirst.apply(x, weight, bias, x.dtype, 8)[:, :5]
-    return lambda x, weight, bias: FusedPool.apply(F.conv2d(x, weight), bias, 8)[:, :5]
+        return lambda x, weight, bias: FusedConvPool.apply(x, weight, bias, x.dtype, 8)[:, :5]
+    return lambda x, weight, bias: FusedBiasPool.apply(F.conv2d(x, weight), bias, 8)[:, :5]
 
 
 def test_the_fused_functions_have_the_gradient(fused_by_formulas: object) -> None:
@@ -133,9 +142,9 @@ class Case:
 
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         x, weight, bias = draw(shape)
-        self.module, self.dtype = Stage(*shape[1:4], filled=True).cuda(), dtype
+        self.module, self.dtype = ConvPoolHardtanh(*shape[1:4], pad_channels=True).cuda(), dtype
         first = shape[1] == 1 and dtype == torch.bfloat16
-        self.function = "FusedFirstBackward" if first else "FusedPoolBackward"
+        self.function = "FusedConvPoolBackward" if first else "FusedBiasPoolBackward"
         self.fused = leaves((x.to(dtype), weight.to(dtype), bias), device="cuda")
         self.exact = leaves(self.fused, dtype=torch.float64)
         with torch.no_grad():
@@ -222,7 +231,7 @@ def test_ties_limits_and_what_is_no_number_go_as_in_pytorch() -> None:
     c = torch.randn(1, 4, 8, 8, device="cuda").clamp(-2, 2)
     c[0, 0], c[0, 1], c[0, 2, 2, 3], c[0, 2, 5, 4] = 0.25, 1.0, float("nan"), float("inf")
     c = c.contiguous(**CHANNELS_LAST).requires_grad_()
-    ys = FusedPool.apply(c, torch.zeros(4, device="cuda"), 4), F.hardtanh(F.max_pool2d(c, 2))
+    ys = FusedBiasPool.apply(c, torch.zeros(4, device="cuda"), 4), F.hardtanh(F.max_pool2d(c, 2))
     dy = torch.randn_like(ys[0])
     assert torch.equal(ys[0].nan_to_num(7), ys[1].nan_to_num(7))
     found, wanted = (torch.autograd.grad(y, c, dy)[0] for y in ys)
@@ -232,7 +241,7 @@ def test_ties_limits_and_what_is_no_number_go_as_in_pytorch() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("bf16", [False, True])
 def test_tcdcn_is_as_near_to_the_cpus_as_pytorchs_kernels(bf16: bool, exact_convolutions: None) -> None:
-    model, x = tcdcn((1, 60, 60), 10, Network(name="tcdcn")), torch.rand(64, 1, 60, 60)
+    model, x = tcdcn((1, 60, 60), 10, ModelConfig(name="tcdcn")), torch.rand(64, 1, 60, 60)
 
     def results(device: str) -> tuple[Tensor, ...]:
         with torch.autocast("cuda", torch.bfloat16, enabled=bf16 and device == "cuda", cache_enabled=False):
@@ -241,7 +250,7 @@ def test_tcdcn_is_as_near_to_the_cpus_as_pytorchs_kernels(bf16: bool, exact_conv
         return y.detach().cpu(), flat(found).cpu()
 
     exact, fused = results("cpu"), results("cuda")
-    with plain():
+    with disable_fused_kernels():
         pytorchs = results("cuda")
     for mine, theirs, wanted in zip(fused, pytorchs, exact, strict=True):
         assert relative(mine, wanted) < 1.5 * relative(theirs, wanted) + 1e-4

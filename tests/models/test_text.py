@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from l2i.batch import Imputed, Net, Student
 from l2i.bilevel import exact, last_layer, lookahead, trainable, unrolled
 from l2i.bilevel.head import Head
+from l2i.bilevel.problem import Imputed, Net, Student
 from l2i.errors import InputError
-from l2i.models import text as module
-from l2i.models.base import Network
-from l2i.models.text import Encoder, encoder
+from l2i.models import text_encoder as module
+from l2i.models.base import ModelConfig
+from l2i.models.text_encoder import TextEncoder, encoder
 from problems import FLOAT64, relative
 from tiny_encoder import tiny_encoder
 
@@ -44,9 +44,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny_encoder(tmp_path_factory.mktemp("tiny"), width=16, places=32)
 
 
-def build(weights: str, length: int = 16, **changed: object) -> Encoder:
+def build(weights: str, length: int = 16, **changed: object) -> TextEncoder:
     torch.manual_seed(0)
-    network = Network(name="encoder", weights=weights, **changed)
+    network = ModelConfig(name="encoder", weights=weights, **changed)
     model = encoder((length,), 3, network).to(FLOAT64).train()
     with torch.no_grad():
         model.head.weight.mul_(20)  # else every output is much the same
@@ -101,8 +101,8 @@ def test_an_encoder_is_its_features_and_its_head(tiny: str) -> None:
     assert model(x).shape == (4, 3)
     assert torch.equal(model(x), model.head(model.features(x)))
     assert torch.equal(model(x.int()), model(x))
-    assert Head.of(model) == Head(model.head, "head.weight", "head.bias")
-    features, outputs = Head.of(model).see(lookahead(model, trainable(model)), x)
+    assert Head.from_model(model) == Head(model.head, "head.weight", "head.bias")
+    features, outputs = Head.from_model(model).forward_with_features(lookahead(model, trainable(model)), x)
     assert torch.equal(features, model.features(x))
     assert torch.equal(outputs, model(x))
 
@@ -125,21 +125,21 @@ def test_pooling_is_what_transformers_gives(tiny: str, pooling: str) -> None:
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 def test_padding_does_not_matter(tmp_path: Path, name: str, pooling: str) -> None:
     model = build(saved(tmp_path, name), length=32, pooling=pooling).eval()
-    x = texts(model.pad)
-    assert torch.allclose(model(x), model(widened(x, model.pad, 32)), rtol=0, atol=1e-10)
+    x = texts(model.pad_id)
+    assert torch.allclose(model(x), model(widened(x, model.pad_id, 32)), rtol=0, atol=1e-10)
 
 
 @torch.no_grad()
 def test_padding_does_not_matter_to_attention_that_adds_its_mask(tiny: str) -> None:
     body = build(tiny).body
     body.set_attn_implementation("eager")
-    model, x = Encoder(body.float(), 3, Network(weights=tiny)).to(FLOAT64).eval(), texts(0)
-    assert not model.whole
+    model, x = TextEncoder(body.float(), 3, ModelConfig(weights=tiny)).to(FLOAT64).eval(), texts(0)
+    assert not model.takes_full_mask
     assert torch.allclose(model(x), model(widened(x, 0, 32)), rtol=0, atol=1e-10)
 
 
 def test_masks_are_whole_where_the_network_takes_them(tmp_path: Path) -> None:
-    whole = {name: build(saved(tmp_path / name, name)).whole for name in OTHERS}
+    whole = {name: build(saved(tmp_path / name, name)).takes_full_mask for name in OTHERS}
     assert {name for name in OTHERS if not whole[name]} == {"mpnet", "deberta-v2"}
 
 
@@ -157,7 +157,7 @@ def test_sequences_of_the_most_tokens_pass_and_longer_ones_are_refused(tmp_path:
 @pytest.mark.parametrize("name", OTHERS)
 def test_forward_mode_equals_unrolling(tmp_path: Path, name: str, mode: str) -> None:
     model = build(saved(tmp_path, name), encoder_dropout=0.1, dropout=0.1)
-    case = Case(model.pad)
+    case = Case(model.pad_id)
     getattr(model, mode)()
     for inner_steps in (1, 2):
         found, wanted = (case.d_z(way, model, inner_steps=inner_steps) for way in (exact, unrolled))
@@ -167,8 +167,8 @@ def test_forward_mode_equals_unrolling(tmp_path: Path, name: str, mode: str) -> 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name not in ("mpnet", "albert")])
 def test_layers_passed_again_change_nothing(tmp_path: Path, name: str) -> None:
     folder = saved(tmp_path, name)
-    plain, again = (build(folder, dropout=0.1, encoder_dropout=0.1, checkpointing=c) for c in (False, True))
-    x = texts(plain.pad)
+    plain, again = (build(folder, dropout=0.1, encoder_dropout=0.1, gradient_checkpointing=c) for c in (False, True))
+    x = texts(plain.pad_id)
     found = []
     for model in (plain, again):
         torch.manual_seed(3)
@@ -189,25 +189,25 @@ def elsewhere(model: nn.Module, x: Tensor, **changed: object) -> list[Tensor]:
 
 
 def test_layers_are_passed_again_with_the_parameters_that_stood_in(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, again = (build(tiny, dropout=0.1, checkpointing=c) for c in (False, True))
+    plain, again = (build(tiny, dropout=0.1, gradient_checkpointing=c) for c in (False, True))
     x = texts(0)
     for a, b in zip(elsewhere(plain, x), elsewhere(again, x), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-12)
     assert all(isinstance(p, nn.Parameter) for p in again.parameters())
-    monkeypatch.setattr(module, "again", lambda body: (nullcontext(), nullcontext()))
-    wrong = zip(elsewhere(plain, x), elsewhere(build(tiny, dropout=0.1, checkpointing=True), x), strict=True)
+    monkeypatch.setattr(module, "make_recompute_contexts", lambda body: (nullcontext(), nullcontext()))
+    wrong = zip(elsewhere(plain, x), elsewhere(build(tiny, dropout=0.1, gradient_checkpointing=True), x), strict=True)
     assert not all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in wrong)
 
 
 def test_layers_may_be_passed_again_more_than_once(tiny: str) -> None:
-    model = build(tiny, checkpointing=True)
+    model = build(tiny, gradient_checkpointing=True)
     cost, weight = model(texts(0)).square().sum(), model.body.encoder.layer[0].output.dense.weight
     first, second = (torch.autograd.grad(cost, weight, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_a_copy_passes_its_own_layers_again(tiny: str) -> None:
-    model, x = build(tiny, checkpointing=True), texts(0)
+    model, x = build(tiny, gradient_checkpointing=True), texts(0)
     twin = copy.deepcopy(model)
     with torch.no_grad():
         for p in model.parameters():
@@ -218,7 +218,7 @@ def test_a_copy_passes_its_own_layers_again(tiny: str) -> None:
 
 @pytest.mark.parametrize("way", [exact, last_layer])
 def test_hypergradients_are_the_same_with_layers_passed_again(tiny: str, way: object) -> None:
-    plain, again = (build(tiny, dropout=0.1, encoder_dropout=0.1, checkpointing=c) for c in (False, True))
+    plain, again = (build(tiny, dropout=0.1, encoder_dropout=0.1, gradient_checkpointing=c) for c in (False, True))
     case = Case(0)
     assert relative(case.d_z(way, again), case.d_z(way, plain)) < 1e-12
     if way is exact:
@@ -228,7 +228,7 @@ def test_hypergradients_are_the_same_with_layers_passed_again(tiny: str, way: ob
 
 def test_layers_passed_again_hold_less_memory(tmp_path: Path) -> None:
     folder = tiny_encoder(tmp_path, width=32, depth=6, places=32)
-    plain, again = (held(build(folder, checkpointing=c), texts(0, count=16)) for c in (False, True))
+    plain, again = (held(build(folder, gradient_checkpointing=c), texts(0, count=16)) for c in (False, True))
     assert 0 < again < plain / 5
 
 

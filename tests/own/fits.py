@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from l2i.cli import run
-from l2i.own.fitted import Candidate, Fitted, Rows
+from l2i.cli import run_command
+from l2i.fit.artifact import Candidate, FitArtifact, FitRows
 
 QUICK = ("--device", "cpu", "--threads", "1", "--steps", "40", "--model.width", "16")
 READ = ("--target", "label", "--id", "name", "--ignore", "kind")
@@ -34,7 +34,7 @@ def l2i(*arguments: str, cwd: Path) -> Said:
     """A command as it is typed in a folder."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(arguments)
+        code = run_command(arguments)
     return Said(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
 
@@ -149,24 +149,24 @@ def reviews(rows: int = 160, labels: int = 40) -> pd.DataFrame:
     return pd.DataFrame({"review": texts, "mood": [m if i < labels else "" for i, m in enumerate(moods)]})
 
 
-def fitted_like(**changes: Any) -> Fitted:
+def fitted_like(**changes: Any) -> FitArtifact:
     """A fit of which only some fields matter."""
-    best = Candidate(name="l2i", title="L2I", validation=1.0, validation_cost=1.0, test=None, steps=5, seconds=1.0)
+    best = Candidate(name="l2i", title="L2I", validation_metric=1.0, validation_cost=1.0, test_metric=None, steps=5, seconds=1.0)
     plain: dict[str, Any] = {
         "source": {"kind": "table"},
         "inputs": {},
         "shape": (3,),
         "classes": ("a", "b", "c"),
         "targets": ("kind",),
-        "figure_name": "error (%)",
-        "meaning": "",
+        "metric_name": "error (%)",
+        "metric_description": "",
         "choices": (),
         "notes": (),
         "candidates": (best,),
-        "chosen": "l2i",
-        "snapshots": 1,
+        "selected_name": "l2i",
+        "num_snapshots": 1,
     }
-    return Fitted(**{**plain, **changes})
+    return FitArtifact(**{**plain, **changes})
 
 
 def onnx_answers(path: Path, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -186,16 +186,16 @@ def rows_of(
     outputs: NDArray[np.float32],
     spread: NDArray[np.float32] | None = None,
     sizes: NDArray[np.int64] | None = None,
-) -> Rows:
+) -> FitRows:
     """Rows of which those with a label are all trained on."""
     count = len(given)
     known = given >= 0 if given.ndim == 1 else ~np.isnan(given[:, 0])
-    return Rows(
+    return FitRows(
         ids=[str(i) for i in range(count)],
-        parts=np.where(known, "labeled", "unlabeled"),
-        given=given,
+        split_names=np.where(known, "labeled", "unlabeled"),
+        given_labels=given,
         outputs={"l2i": outputs},
-        changes=np.arange(count) % 4,
-        spread=spread,
+        change_counts=np.arange(count) % 4,
+        predictive_std=spread,
         sizes=sizes,
     )

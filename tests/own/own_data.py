@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from l2i.own.source import ReadOptions, Source, read_source
+from l2i.fit.options import ReadOptions
+from l2i.fit.readers.source import Source, read_source
 
 
 def table(folder: Path, *, rows: int = 60, name: str = "data.csv") -> Path:

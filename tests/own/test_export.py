@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from test_network import COUNT, SMALL, make_fit, new_rows, table, table_inputs, three_classes, two_targets
 
 from l2i import InputError, __version__
-from l2i.models.base import Network
-from l2i.own.export import ABOUT, check_answers, export
-from l2i.own.fitted import read_fit, write_fit
-from l2i.own.network import Predictor, encoded, load_network
-from l2i.own.prepare import ImageInputs, TableInputs, learned
+from l2i.fit.artifact import read_fit, write_fit
+from l2i.fit.export import METADATA_FILE, check_outputs_match, export
+from l2i.fit.modules import Predictor, encode_inputs, load_network
+from l2i.fit.preprocess import ImagePreprocessor, TablePreprocessor, fit_column
+from l2i.models.base import ModelConfig
 
 
 def answers(path: Path, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -42,7 +42,7 @@ def wanted(folder: Path, raw: Any) -> NDArray[np.float32]:
     """The answers of the model itself."""
     fitted, _ = read_fit(folder)
     with torch.no_grad():
-        return Predictor(load_network(folder, fitted), fitted)(encoded(fitted, raw)).numpy()
+        return Predictor(load_network(folder, fitted), fitted)(encode_inputs(fitted, raw)).numpy()
 
 
 def fed(frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
@@ -87,7 +87,7 @@ def test_onnx_says_what_it_takes_and_gives_and_no_folder_of_this_machine(classif
 
 def test_a_regressor_of_numbers_alone_answers_in_units(tmp_path: Path) -> None:
     frame = table()[["height", "price"]]
-    inputs = TableInputs(columns=tuple(learned(frame[name], "number") for name in frame))
+    inputs = TablePreprocessor(columns=tuple(fit_column(frame[name], "number") for name in frame))
     make_fit(tmp_path, inputs, frame, two_targets(), SMALL)
     path = export(tmp_path, tmp_path / "model.onnx")
     right = wanted(tmp_path, frame)
@@ -100,14 +100,14 @@ def test_a_regressor_of_numbers_alone_answers_in_units(tmp_path: Path) -> None:
 
 def test_categories_alone_can_be_exported(tmp_path: Path) -> None:
     frame = table()[["colour"]]
-    make_fit(tmp_path, TableInputs(columns=(learned(frame["colour"], "category"),)), frame, three_classes(), SMALL)
+    make_fit(tmp_path, TablePreprocessor(columns=(fit_column(frame["colour"], "category"),)), frame, three_classes(), SMALL)
     found = answers(export(tmp_path, tmp_path / "model.onnx"), {"categories": frame.to_numpy(dtype=object)})
     np.testing.assert_allclose(found["probabilities"], wanted(tmp_path, frame), atol=1e-4)
 
 
 def test_times_in_seconds_are_read_in_float64(tmp_path: Path) -> None:
     times = pd.DataFrame({"time": 1.7e9 + np.random.default_rng(0).normal(size=COUNT)})
-    make_fit(tmp_path, TableInputs(columns=(learned(times["time"], "number"),)), times, three_classes(), SMALL)
+    make_fit(tmp_path, TablePreprocessor(columns=(fit_column(times["time"], "number"),)), times, three_classes(), SMALL)
     path = export(tmp_path, tmp_path / "model.onnx")
     found = answers(path, {"numbers": times.to_numpy()})
     np.testing.assert_allclose(found["probabilities"], wanted(tmp_path, times), atol=1e-4)
@@ -116,10 +116,10 @@ def test_times_in_seconds_are_read_in_float64(tmp_path: Path) -> None:
 
 
 NETWORKS = {
-    "conv": (Network(name="conv", width=4, depth=2), (3, 8, 8), "uint8"),
-    "wide-resnet": (Network(name="wide-resnet", width=1, depth=10), (3, 8, 8), "uint8"),
-    "resnet": (Network(name="resnet", width=1, depth=8), (1, 8, 8), "float32"),
-    "tcdcn": (Network(name="tcdcn"), (1, 46, 46), "uint8"),
+    "conv": (ModelConfig(name="conv", width=4, depth=2), (3, 8, 8), "uint8"),
+    "wide-resnet": (ModelConfig(name="wide-resnet", width=1, depth=10), (3, 8, 8), "uint8"),
+    "resnet": (ModelConfig(name="resnet", width=1, depth=8), (1, 8, 8), "float32"),
+    "tcdcn": (ModelConfig(name="tcdcn"), (1, 46, 46), "uint8"),
 }
 
 
@@ -128,7 +128,7 @@ def pictures(folder: Path, name: str) -> NDArray[Any]:
     network, shape, dtype = NETWORKS[name]
     raw = np.random.default_rng(0).uniform(0, 256, size=(COUNT, *shape)).astype(dtype)
     y = np.tile(two_targets(), 5) / 1000 if name == "tcdcn" else three_classes()
-    make_fit(folder, ImageInputs.learned(raw), raw, y, network, steps=3)
+    make_fit(folder, ImagePreprocessor.fit(raw), raw, y, network, steps=3)
     return raw
 
 
@@ -149,9 +149,9 @@ def test_a_program_takes_places_of_categories_and_says_which(
     path = export(classifier, tmp_path / "model.pt2")
     assert capfd.readouterr() == ("", "")
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt2"]
-    extra = {ABOUT: ""}
+    extra = {METADATA_FILE: ""}
     program = torch.export.load(path, extra_files=extra)
-    known = [column["values"] for column in json.loads(extra[ABOUT])["columns"]["categories"]]
+    known = [column["values"] for column in json.loads(extra[METADATA_FILE])["columns"]["categories"]]
     feeds = fed(new_rows())
     codes = [[v.index(w) if w in v else -1 for v, w in zip(known, row, strict=True)] for row in feeds["categories"]]
     found = program.module()(numbers=torch.tensor(feeds["numbers"]), categories=torch.tensor(codes))
@@ -203,7 +203,7 @@ def test_a_place_that_no_file_can_have_is_refused(classifier: Path, tmp_path: Pa
 def test_text_is_refused_with_what_reads_it(classifier: Path, tmp_path: Path) -> None:
     fitted, rows = read_fit(classifier)
     texts = pd.Series(["good film", "bad film"], name="review")
-    inputs = TableInputs(columns=(learned(texts, "text"),))
+    inputs = TablePreprocessor(columns=(fit_column(texts, "text"),))
     write_fit(tmp_path, replace(fitted, inputs=inputs.to_json()), rows)
     with pytest.raises(InputError, match="column 'review' is text, which a model file cannot read; use 'l2i predict"):
         export(tmp_path, tmp_path / "model.onnx")
@@ -228,9 +228,9 @@ def test_a_file_that_answers_otherwise_is_a_failure(classifier: Path) -> None:
     fitted, _ = read_fit(classifier)
     right = wanted(classifier, new_rows())
     label = right.argmax(axis=1)
-    check_answers({"probabilities": right + 9e-5, "label": label}, right, fitted)
+    check_outputs_match({"probabilities": right + 9e-5, "label": label}, right, fitted)
     for wrong in (right + 2e-4, right * np.nan, right[:3]):
         with pytest.raises(RuntimeError, match="does not answer as the fitted one does"):
-            check_answers({"probabilities": wrong, "label": label[: len(wrong)]}, right, fitted)
+            check_outputs_match({"probabilities": wrong, "label": label[: len(wrong)]}, right, fitted)
     with pytest.raises(RuntimeError, match="does not answer"):
-        check_answers({"probabilities": right, "label": (label + 1) % 3}, right, fitted)
+        check_outputs_match({"probabilities": right, "label": (label + 1) % 3}, right, fitted)

@@ -21,8 +21,8 @@ from fits import (
     works,
 )
 
-from l2i.own.fitted import read_fit
-from l2i.own.select import selected
+from l2i.fit.artifact import read_fit
+from l2i.fit.candidates import select_by_errors
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_what_is_asked_for_arrives_in_every_candidate(table: Path) -> None:
         config = json.loads((table / "runs/flowers" / name / "config.json").read_text())
         assert (config["steps"], config["seed"]) == (60, 1)
         assert (config["model"]["width"], config["optim"]["lr"]) == (16, 0.005)
-        assert config["l2i"]["outer_update"] == ("normalized" if name == "l2i" else "off")
+        assert config["l2i"]["update"] == ("normalized" if name == "l2i" else "off")
         assert config["method"]["name"] == ("supervised" if name == "supervised" else "pseudo-label")
         snapshots = sorted((table / "runs/flowers" / name / "snapshots").iterdir())
         assert snapshots[-1].name == "000000060.npy" and len(snapshots) == 10
@@ -59,18 +59,18 @@ def test_what_is_asked_for_arrives_in_every_candidate(table: Path) -> None:
 
 def test_the_choice_is_by_the_rule_on_the_validation_rows(table: Path) -> None:
     fitted, rows = read_fit(table / "runs/flowers")
-    assert {part: int((rows.parts == part).sum()) for part in ("labeled", "validation", "test", "unlabeled")} == {
+    assert {part: int((rows.split_names == part).sum()) for part in ("labeled", "validation", "test", "unlabeled")} == {
         "labeled": 18,
         "validation": 6,
         "test": 6,
         "unlabeled": 570,
     }
-    wrong = {name: (outputs.argmax(axis=1) != rows.given).astype(float) for name, outputs in rows.outputs.items()}
+    wrong = {name: (outputs.argmax(axis=1) != rows.given_labels).astype(float) for name, outputs in rows.outputs.items()}
     for part in ("validation", "test"):
         for c in fitted.candidates:
-            assert getattr(c, part) == pytest.approx(100 * wrong[c.name][rows.parts == part].mean())
+            assert getattr(c, f"{part}_metric") == pytest.approx(100 * wrong[c.name][rows.split_names == part].mean())
     assert set(wrong) == {"supervised", "baseline", "l2i"}
-    assert fitted.chosen == selected({name: values[rows.parts == "validation"] for name, values in wrong.items()})
+    assert fitted.selected_name == select_by_errors({name: values[rows.split_names == "validation"] for name, values in wrong.items()})
 
 
 def test_imputed_labels_are_a_row_for_each_row_in_order(table: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_class_with_one_label_works_and_is_said(tmp_path: Path) -> None:
     assert "with one label, a class cannot be in both training and validation: 'orchid'" in said.err
     fitted, rows = read_fit(tmp_path / "runs/flowers")
     assert fitted.classes == ("aster", "lily", "orchid", "rose")
-    assert rows.parts[rows.given == 2].tolist() == ["labeled"]
+    assert rows.split_names[rows.given_labels == 2].tolist() == ["labeled"]
     works("report", "runs/flowers", cwd=tmp_path)
 
 

@@ -23,14 +23,14 @@ from fits import (
 
 from l2i.config import Run
 from l2i.config import replace as changed
-from l2i.options import FitOptions
-from l2i.own.finish import finished
-from l2i.own.fit import ASKED, candidates, planned, trained_on
-from l2i.own.fitted import read_fit
-from l2i.own.imputed import impute
-from l2i.own.ready import made_ready, ready
-from l2i.own.source import read_source
-from l2i.training.folder import LOCK
+from l2i.fit.artifact import read_fit
+from l2i.fit.candidates import assemble_fit
+from l2i.fit.impute import impute
+from l2i.fit.options import FitOptions
+from l2i.fit.pipeline import IDENTITY_FILE, make_candidate_runs, plan_run, train_candidate
+from l2i.fit.readers.source import read_source
+from l2i.fit.split import assemble_data, prepare_data
+from l2i.training.run_dir import LOCK_FILE
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(run: Path) -> dict[Path, tuple[int, bytes]]:
     """Files of a fit and when they were written, but for those that say who is at work and on what."""
-    every = [path for path in run.rglob("*") if path.is_file() and path not in (run / LOCK, run / ASKED)]
+    every = [path for path in run.rglob("*") if path.is_file() and path not in (run / LOCK_FILE, run / IDENTITY_FILE)]
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in every}
 
 
@@ -82,9 +82,9 @@ def test_a_fit_that_was_cut_goes_on_to_the_same_end(table: Path, tmp_path: Path)
     said = works(*FIT, "--out", str(folder), cwd=table)
     assert "resuming from step 45" in said.err
     (before, first), (after, second) = read_fit(table / "runs/flowers"), read_fit(folder)
-    assert (after.chosen, after.temperature, after.samples) == (before.chosen, before.temperature, before.samples)
+    assert (after.selected_name, after.temperature, after.previews) == (before.selected_name, before.temperature, before.previews)
     assert all((first.outputs[name] == second.outputs[name]).all() for name in first.outputs)
-    assert (first.changes == second.changes).all()
+    assert (first.change_counts == second.change_counts).all()
 
 
 def test_a_real_process_stopped_by_a_signal_says_so_and_goes_on(table: Path, tmp_path: Path) -> None:
@@ -117,21 +117,25 @@ def small(run: Run) -> Run:
 def test_labels_of_test_rows_play_no_part_in_choice_or_imputation(table: Path, tmp_path: Path) -> None:
     options = FitOptions(target=("label",), id="name", ignore=("kind",), test=0.4)
     source = read_source(str(table / "flowers.csv"), options)
-    data = made_ready(source, options, small(Run()))
-    measured = data.parts == "test"
-    given = source.given.copy()
+    data = prepare_data(source, options, small(Run()))
+    measured = data.split_names == "test"
+    given = source.given_labels.copy()
     given[measured] = (given[measured] + 1) % 3
-    lying = ready(replace(source, given=given), data.inputs, data.parts, data.x, small(Run()))
+    lying = assemble_data(replace(source, given_labels=given), data.preprocessor, data.split_names, data.x, small(Run()))
     found = []
     for name, each in (("true", data), ("lying", lying)):
-        run, choices = planned(each, options, small, small(Run()))
-        runs = candidates(run, options, tmp_path / name, unlabeled=True)
-        found.append(finished(each, [trained_on(each, *item) for item in runs.items()], choices, {}))
+        run, choices = plan_run(each, options, small, small(Run()))
+        runs = make_candidate_runs(run, options, tmp_path / name, has_unlabeled=True)
+        found.append(assemble_fit(each, [train_candidate(each, *item) for item in runs.items()], choices, {}))
     (fitted, rows), (other, others) = found
-    assert [c.test for c in fitted.candidates] != [c.test for c in other.candidates]
-    assert (other.chosen, other.temperature, other.unlike) == (fitted.chosen, fitted.temperature, fitted.unlike)
+    assert [c.test_metric for c in fitted.candidates] != [c.test_metric for c in other.candidates]
+    assert (other.selected_name, other.temperature, other.covariate_shift_auc) == (
+        fitted.selected_name,
+        fitted.temperature,
+        fitted.covariate_shift_auc,
+    )
     assert [c.validation_cost for c in other.candidates] == [c.validation_cost for c in fitted.candidates]
-    blank = source.given < 0
+    blank = source.given_labels < 0
     mine, theirs = impute(fitted, rows), impute(other, others)
     assert (mine.labels[blank] == theirs.labels[blank]).all()
     assert (mine.confidence[blank] == theirs.confidence[blank]).all()
@@ -151,7 +155,7 @@ def test_without_baselines_one_network_is_trained(table: Path) -> None:
 
 
 def test_imputation_can_be_turned_off(table: Path) -> None:
-    said = works(*FIT, "--out", "runs/off", "--l2i.outer-update", "off", cwd=table)
+    said = works(*FIT, "--out", "runs/off", "--l2i.update", "off", cwd=table)
     assert "l2i: L2I: off (as asked)" in said.err
     assert sorted(path.name for path in (table / "runs/off").iterdir() if path.is_dir()) == ["baseline", "supervised"]
     works("report", "runs/off", cwd=table)
@@ -160,5 +164,5 @@ def test_imputation_can_be_turned_off(table: Path) -> None:
 def test_without_test_rows_there_is_a_fit_and_no_test_figure(table: Path) -> None:
     works(*FIT, "--out", "runs/untested", "--test", "0", cwd=table)
     fitted, rows = read_fit(table / "runs/untested")
-    assert not (rows.parts == "test").any() and all(c.test is None for c in fitted.candidates)
+    assert not (rows.split_names == "test").any() and all(c.test_metric is None for c in fitted.candidates)
     works("report", "runs/untested", cwd=table)

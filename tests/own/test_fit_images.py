@@ -17,9 +17,9 @@ from fits import (
 )
 from sklearn.datasets import load_digits
 
-from l2i.own.fitted import read_fit
-from l2i.own.pictures import Frame, read_pictures
-from l2i.own.read_folder import new_files
+from l2i.fit.artifact import read_fit
+from l2i.fit.readers.folders import list_image_files
+from l2i.fit.readers.images import ImageSpec, decode_image_files
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def test_new_images_are_predicted_from_a_folder_or_a_file(images: Path) -> None:
 def test_an_exported_image_model_answers_as_predict_does(images: Path) -> None:
     works("export", "runs/photos", "model.onnx", cwd=images)
     works("predict", "runs/photos", "photos/unlabeled", "--out", "exported.csv", cwd=images)
-    options, listed = read_fit(images / "runs/photos")[0].source, new_files(images / "photos/unlabeled")
-    frame = Frame(options["side"], options["channels"], options["whole"])
-    raw = read_pictures(listed.paths, listed.names, lambda *_: frame, skip=False).pixels
+    options, listed = read_fit(images / "runs/photos")[0].source, list_image_files(images / "photos/unlabeled")
+    frame = ImageSpec(options["side"], options["channels"], options["whole"])
+    raw = decode_image_files(listed.paths, listed.names, lambda *_: frame, skip_unreadable=False).pixels
     found = onnx_answers(images / "model.onnx", {"images": raw})
     wanted = pd.read_csv(images / "exported.csv")
     assert wanted["id"].tolist() == listed.names

@@ -12,7 +12,7 @@ import pytest
 from fits import flowers, photos, probabilities, refused, works
 from scipy.special import softmax
 
-from l2i.own.fitted import read_fit
+from l2i.fit.artifact import read_fit
 from tiny_encoder import reviews, tiny_encoder
 
 ROWS, LABELS, BLANK = 120, 50, 70  # of films.csv: rows, labelled ones, and the one without a text
@@ -111,7 +111,7 @@ def test_predictions_without_the_weights_are_what_the_fit_says_of_its_rows(fitte
     said = works("predict", "runs/films", "films.csv", "--out", "same.csv", cwd=fitted)
     assert "l2i: 1 row without a text, read as an empty one" in said.err
     fit, rows = read_fit(fitted / "runs/films")
-    wanted = softmax(rows.outputs[fit.chosen].astype(float) / fit.temperature, axis=1)
+    wanted = softmax(rows.outputs[fit.selected_name].astype(float) / fit.temperature, axis=1)
     np.testing.assert_allclose(probabilities(pd.read_csv(fitted / "same.csv")), wanted, atol=1e-4)
     assert np.ptp(wanted[:, 0]) > 0.1
 
@@ -132,7 +132,7 @@ def test_the_report_shows_texts(fitted: Path) -> None:
     works("report", "runs/films", "--out", "page.html", cwd=fitted)
     page = (fitted / "page.html").read_text()
     fit, _ = read_fit(fitted / "runs/films")
-    shown = [sample.fields["review"] for sample in fit.samples if sample.fields and sample.fields["review"]]
+    shown = [sample.fields["review"] for sample in fit.previews if sample.fields and sample.fields["review"]]
     assert sum(text[:40] in page for text in shown) >= 8
     assert "encoder bert, dropout 0.1" in page
 
@@ -159,7 +159,7 @@ def test_a_fit_without_its_tokenizer_is_refused_where_that_is_needed(fitted: Pat
 
 def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(start: Path) -> None:
     options = ("--text", "review", "title", "--target", "stars", "--ignore", "mood", "year", "--encoder", "bert")
-    asked = ("--data.text.length", "20", "--data.text.keep", "start", "--steps", "120")
+    asked = ("--data.text.length", "20", "--data.text.keep-side", "start", "--steps", "120")
     said = works("fit", "films.csv", *options, *QUICK, *asked, "--no-baselines", "--out", "stars", cwd=start)
     assert "l2i: read as text: 'review', 'title', joined in this order" in said.err
     assert "l2i: method: mean-teacher, weight 1 (regression" in said.err
@@ -169,7 +169,7 @@ def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(sta
     assert config["data"]["text"]["length"] == 20 and config["method"]["student_view"] == "strong"
     fit, rows = read_fit(start / "stars")
     assert fit.shape == (20,) and fit.inputs["names"] == ["review", "title"]
-    assert rows.spread is not None and (rows.spread > 0).all()
+    assert rows.predictive_std is not None and (rows.predictive_std > 0).all()
     works("impute", "stars", "--out", "stars.csv", cwd=start)
     good = [good for _, good in reviews(ROWS)]
     assert np.corrcoef(pd.read_csv(start / "stars.csv")["stars"][LABELS:], good[LABELS:])[0, 1] > 0.5
@@ -184,7 +184,7 @@ def test_a_text_of_numbers_is_a_text_and_how_tokens_are_pooled_is_kept(start: Pa
     (start / "bert/1_Pooling").mkdir()
     (start / "bert/1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
     options = ("--text", "year", "--target", "mood", "--encoder", "bert", "--steps", "2", "--device", "cpu")
-    frozen = ("--model.frozen", "embeddings", "--no-baselines")
+    frozen = ("--model.freeze", "embeddings", "--no-baselines")
     said = works("fit", "films.csv", *options, *frozen, "--out", "years", cwd=start)
     assert "l2i: network: encoder bert, dropout 0.1 before the head, word embeddings not trained (as asked)" in said.err
     shutil.move(start / "bert/1_Pooling", start / "pooling")

@@ -8,9 +8,8 @@ from fits import fitted_like, rows_of
 from scipy.special import softmax
 
 from l2i import InputError
-from l2i.own.imputed import impute, rounded
-from l2i.own.labels import imputed_frame, label_columns, named
-from l2i.own.pictures import to_square
+from l2i.fit.impute import impute, make_imputed_frame, make_label_columns, round_targets, to_class_array
+from l2i.fit.readers.images import points_to_square
 
 
 def test_labels_that_were_given_stay_and_others_are_the_likeliest_class() -> None:
@@ -21,7 +20,7 @@ def test_labels_that_were_given_stay_and_others_are_the_likeliest_class() -> Non
     blank = given < 0
     likely = softmax(logits.astype(np.float64) / 2.0, axis=1)
     assert (found.labels == np.where(blank, logits.argmax(axis=1), given)).all()
-    assert (found.imputed == blank).all()
+    assert (found.is_imputed == blank).all()
     np.testing.assert_allclose(found.confidence, np.where(blank, likely.max(axis=1), 1.0))
     assert (found.abstain == (blank & (likely.max(axis=1) < 0.6))).all()
     assert found.abstain.any() and (blank & ~found.abstain).any()
@@ -32,14 +31,14 @@ def test_targets_that_were_given_have_no_spread_and_vague_ones_are_abstained_fro
     values, spread = (draw.normal(size=(40, 2)) * [1, 1000], draw.uniform(0.1, 1, size=(40, 2)) * [1, 1000])
     given = np.where(np.arange(40)[:, None] < 10, values + 5, np.nan)
     rows = rows_of(given, values.astype(np.float32), spread.astype(np.float32))
-    fitted = fitted_like(classes=None, targets=("u", "v"), spread_scale=2.0, target_std=(1.0, 1000.0))
+    fitted = fitted_like(classes=None, targets=("u", "v"), std_scale=2.0, target_std=(1.0, 1000.0))
     found = impute(fitted, rows, threshold=1.5)
     assert (found.labels[:10] == given[:10]).all()
     np.testing.assert_allclose(
         found.labels[10:] / [1, 1000], values[10:] / [1, 1000], atol=1e-5
     )  # six digits of a spread
-    assert found.spread is not None and (found.spread[:10] == 0).all()
-    np.testing.assert_allclose(found.spread[10:], 2 * spread[10:], rtol=1e-6)
+    assert found.predictive_std is not None and (found.predictive_std[:10] == 0).all()
+    np.testing.assert_allclose(found.predictive_std[10:], 2 * spread[10:], rtol=1e-6)
     vague = (2 * spread / [1, 1000]).max(axis=1) > 1.5
     assert (found.abstain == (vague & (np.arange(40) >= 10))).all()
     assert found.abstain.any()
@@ -61,33 +60,33 @@ def test_a_threshold_that_is_no_spread_is_refused(threshold: float) -> None:
 
 def test_numbers_are_rounded_to_the_digits_that_count() -> None:
     raw = np.array([[1234567.8912, -0.000123456789], [0.0, 1e300]])
-    assert rounded(raw, (2000.0, 5e-4)).tolist() == [[1234567.89, -0.000123457], [0.0, 1e300]]
+    assert round_targets(raw, (2000.0, 5e-4)).tolist() == [[1234567.89, -0.000123457], [0.0, 1e300]]
 
 
 def test_a_target_named_like_a_column_of_ours_keeps_its_labels() -> None:
     rows = rows_of(np.array([0, -1]), np.eye(2, 3, dtype=np.float32))
     for name in ("id", "source", "confidence", "abstain", "changes"):
         fitted = fitted_like(targets=(name,))
-        frame = imputed_frame(fitted, rows, impute(fitted, rows))
+        frame = make_imputed_frame(fitted, rows, impute(fitted, rows))
         assert frame[f"{name}_label"].tolist() == ["a", "b"]
         assert list(frame.columns) == ["id", f"{name}_label", "source", "confidence", "abstain", "changes"]
         assert frame["source"].tolist() == ["given", "imputed"]
 
 
 def test_classes_that_are_whole_numbers_are_written_as_such() -> None:
-    assert named(("-1", "0", "12")).tolist() == [-1, 0, 12]
-    assert named(("1", "02")).tolist() == ["1", "02"]
-    assert named(("1", "9" * 30)).tolist() == ["1", "9" * 30]
-    assert named(("1", "x")).tolist() == ["1", "x"]
+    assert to_class_array(("-1", "0", "12")).tolist() == [-1, 0, 12]
+    assert to_class_array(("1", "02")).tolist() == ["1", "02"]
+    assert to_class_array(("1", "9" * 30)).tolist() == ["1", "9" * 30]
+    assert to_class_array(("1", "x")).tolist() == ["1", "x"]
 
 
 def test_points_come_back_to_the_pixels_that_were_given() -> None:
     draw = np.random.default_rng(0)
     sizes = draw.integers(30, 400, size=(200, 2))
     points = (draw.random((200, 2, 2)) * sizes[:, None]).round(1).reshape(200, 4)
-    fitted = fitted_like(classes=None, targets=("a", "b", "c", "d"), points=True, shape=(1, 60, 60))
-    square = to_square(points, sizes, 60)
-    found = label_columns(fitted, square, np.full((200, 4), 6.0), sizes)
+    fitted = fitted_like(classes=None, targets=("a", "b", "c", "d"), has_landmarks=True, shape=(1, 60, 60))
+    square = points_to_square(points, sizes, 60)
+    found = make_label_columns(fitted, square, np.full((200, 4), 6.0), sizes)
     assert (np.stack([found[name] for name in "abcd"], axis=1) == points).all()
     np.testing.assert_allclose(found["a_spread"], 6.0 * sizes[:, 0] / 60, atol=1e-6)
     np.testing.assert_allclose(found["d_spread"], 6.0 * sizes[:, 1] / 60, atol=1e-6)

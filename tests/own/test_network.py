@@ -13,18 +13,26 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from l2i import Augment, Data, InputError, Optim, Run, Splits, load_model, train
-from l2i.data.loader import Batches
+from l2i.fit.artifact import Candidate, FitArtifact, FitRows, read_fit, write_fit
+from l2i.fit.modules import (
+    ExportableInputs,
+    ImageEncoder,
+    Predictor,
+    TableEncoder,
+    encode_inputs,
+    load_network,
+    predict_outputs,
+)
+from l2i.fit.preprocess import Column, ColumnKind, ImagePreprocessor, TablePreprocessor, fit_column
 from l2i.methods.pi_model import PiModel
-from l2i.models.base import Network
-from l2i.own.fitted import Candidate, Fitted, Rows, read_fit, write_fit
-from l2i.own.network import ImageEncoder, Inputs, Predictor, TableEncoder, encoded, load_network, outputs
-from l2i.own.prepare import Column, ImageInputs, Kind, TableInputs, learned
+from l2i.models.base import ModelConfig
 from l2i.tasks import Regression
-from l2i.training.checkpoint import checkpoints
+from l2i.training.checkpoint import list_checkpoints
+from l2i.training.loader import BatchSizes
 
 COUNT, LABELED, CHECKED = 60, 24, 48  # rows of the data, up to where they are labelled, from where they are validation
-SMALL = Network(name="mlp", width=8)
-KINDS: dict[str, Kind] = {"colour": "category", "height": "number", "shop": "category", "price": "number"}
+SMALL = ModelConfig(name="mlp", width=8)
+KINDS: dict[str, ColumnKind] = {"colour": "category", "height": "number", "shop": "category", "price": "number"}
 
 
 def table(count: int = COUNT) -> pd.DataFrame:
@@ -49,25 +57,25 @@ def new_rows() -> pd.DataFrame:
     return frame
 
 
-def table_inputs(frame: pd.DataFrame) -> TableInputs:
-    return TableInputs(columns=tuple(learned(frame[name], kind) for name, kind in KINDS.items()))
+def table_inputs(frame: pd.DataFrame) -> TablePreprocessor:
+    return TablePreprocessor(columns=tuple(fit_column(frame[name], kind) for name, kind in KINDS.items()))
 
 
-def given(x: NDArray[Any], y: NDArray[Any], classes: int | None, inputs: Inputs) -> Splits:
-    pixels = inputs.pixels if isinstance(inputs, ImageInputs) else None
-    return Splits.given(
+def given(x: NDArray[Any], y: NDArray[Any], classes: int | None, inputs: ExportableInputs) -> Splits:
+    pixels = inputs.normalization if isinstance(inputs, ImagePreprocessor) else None
+    return Splits.from_arrays(
         labeled=(x[:LABELED], y[:LABELED]),
         unlabeled=x[LABELED:CHECKED],
         validation=(x[CHECKED:], y[CHECKED:]),
         test=(x[CHECKED:], y[CHECKED:]),
         classes=classes,
-        pixels=pixels,
+        normalization=pixels,
     )
 
 
-def make_fit(folder: Path, inputs: Inputs, raw: Any, y: NDArray[Any], network: Network, **changes: Any) -> Splits:
+def make_fit(folder: Path, inputs: ExportableInputs, raw: Any, y: NDArray[Any], network: ModelConfig, **changes: Any) -> Splits:
     """A fit in `folder`, with a run of a few steps; `y` of whole numbers are classes."""
-    x = inputs(raw) if isinstance(inputs, TableInputs) else inputs.grey(raw)
+    x = inputs(raw) if isinstance(inputs, TablePreprocessor) else inputs.to_grey_levels(raw)
     names = None if y.ndim == 2 else tuple(f"class {k}" for k in range(int(y.max()) + 1))
     splits = given(x, y, None if names is None else len(names), inputs)
     run = Run(
@@ -76,7 +84,7 @@ def make_fit(folder: Path, inputs: Inputs, raw: Any, y: NDArray[Any], network: N
         device="cpu",
         threads=1,
         data=Data(weak=Augment(noise=0.1)),
-        batch=Batches(labeled=8, unlabeled=8, holdout=8),
+        batch=BatchSizes(labeled=8, unlabeled=8, holdout=8),
         method=PiModel(),
         model=network,
         **{"steps": 5, "optim": Optim(lr=0.01), **changes},
@@ -87,38 +95,38 @@ def make_fit(folder: Path, inputs: Inputs, raw: Any, y: NDArray[Any], network: N
     return splits
 
 
-def fitted_of(inputs: Inputs, shape: tuple[int, ...], names: tuple[str, ...] | None, y: NDArray[Any]) -> Fitted:
-    best = Candidate(name="l2i", title="L2I", validation=1.0, validation_cost=1.0, test=None, steps=5, seconds=1.0)
-    task = None if names else Regression.standardized(torch.as_tensor(y).float())
-    return Fitted(
+def fitted_of(inputs: ExportableInputs, shape: tuple[int, ...], names: tuple[str, ...] | None, y: NDArray[Any]) -> FitArtifact:
+    best = Candidate(name="l2i", title="L2I", validation_metric=1.0, validation_cost=1.0, test_metric=None, steps=5, seconds=1.0)
+    task = None if names else Regression.from_targets(torch.as_tensor(y).float())
+    return FitArtifact(
         source={"kind": "table"},
         inputs=inputs.to_json(),
         shape=shape,
         classes=names,
-        targets=("class",) if task is None else tuple(f"target {k}" for k in range(task.outputs)),
-        figure_name="error (%)",
-        meaning="share of wrong labels",
+        targets=("class",) if task is None else tuple(f"target {k}" for k in range(task.num_outputs)),
+        metric_name="error (%)",
+        metric_description="share of wrong labels",
         choices=(),
         notes=(),
         candidates=(best,),
-        chosen="l2i",
-        snapshots=1,
+        selected_name="l2i",
+        num_snapshots=1,
         temperature=0.7 if names else 1.0,
         target_mean=() if task is None else tuple(task.mean.tolist()),
         target_std=() if task is None else tuple(task.std.tolist()),
     )
 
 
-def no_rows(fitted: Fitted) -> Rows:
+def no_rows(fitted: FitArtifact) -> FitRows:
     classes = fitted.classes is not None
     nothing = np.zeros((0, len(fitted.classes or fitted.target_mean)), dtype=np.float32)
-    return Rows(
+    return FitRows(
         ids=[],
-        parts=np.zeros(0, dtype=str),
-        given=np.zeros(0, dtype=np.int64) if classes else nothing,
-        outputs={fitted.chosen: nothing},
-        changes=np.zeros(0, dtype=np.int64),
-        spread=None if classes else nothing,
+        split_names=np.zeros(0, dtype=str),
+        given_labels=np.zeros(0, dtype=np.int64) if classes else nothing,
+        outputs={fitted.selected_name: nothing},
+        change_counts=np.zeros(0, dtype=np.int64),
+        predictive_std=None if classes else nothing,
     )
 
 
@@ -139,9 +147,9 @@ def test_a_classifier_is_the_averaged_model_of_its_run(tmp_path: Path) -> None:
     network = load_network(tmp_path, fitted)
     assert torch.equal(torch.get_rng_state(), before)
     assert not network.training
-    x = encoded(fitted, frame)
+    x = encode_inputs(fitted, frame)
     wanted = load_model(tmp_path / "l2i", splits=splits)(x)
-    logits = outputs(network, fitted, x, batch=7)
+    logits = predict_outputs(network, fitted, x, batch_size=7)
     np.testing.assert_allclose(logits, wanted.numpy(force=True), atol=1e-6)
     np.testing.assert_allclose(Predictor(network, fitted)(x), softmax(logits / 0.7, axis=1), atol=1e-6)
 
@@ -150,21 +158,21 @@ def test_a_regressor_answers_in_the_units_of_its_targets(tmp_path: Path) -> None
     frame, y = table(), two_targets()
     splits = make_fit(tmp_path, table_inputs(frame), frame, y, SMALL)
     fitted, _ = read_fit(tmp_path)
-    network, x = load_network(tmp_path, fitted), encoded(fitted, frame)
-    task = Regression.standardized(splits.labeled.y)
+    network, x = load_network(tmp_path, fitted), encode_inputs(fitted, frame)
+    task = Regression.from_targets(splits.labeled.y)
     wanted = task.decode(load_model(tmp_path / "l2i", splits=splits)(x)).numpy(force=True)
-    np.testing.assert_allclose(outputs(network, fitted, x), wanted, rtol=1e-5)
+    np.testing.assert_allclose(predict_outputs(network, fitted, x), wanted, rtol=1e-5)
     np.testing.assert_allclose(Predictor(network, fitted)(x), wanted, rtol=1e-5)
 
 
 def test_early_stopping_says_which_model_it_is(tmp_path: Path) -> None:
     frame = table()
-    changes = {"steps": 12, "eval_every": 1, "final": "best", "optim": Optim(lr=0.5)}
+    changes = {"steps": 12, "eval_every": 1, "report": "best", "optim": Optim(lr=0.5)}
     splits = make_fit(tmp_path, table_inputs(frame), frame, three_classes(), SMALL, **changes)
     fitted, _ = read_fit(tmp_path)
-    best = checkpoints(tmp_path / "l2i" / "best")[-1]
+    best = list_checkpoints(tmp_path / "l2i" / "best")[-1]
     assert int(best.stem) < 12
-    network, x = load_network(tmp_path, fitted), encoded(fitted, frame)
+    network, x = load_network(tmp_path, fitted), encode_inputs(fitted, frame)
     wanted = load_model(tmp_path / "l2i", splits=splits)(x)
     np.testing.assert_allclose(network(x), wanted.numpy(force=True), atol=1e-6)
     best.write_bytes(best.read_bytes()[:-9])
@@ -187,11 +195,11 @@ def test_a_table_is_encoded_in_torch_as_it_is_in_preparation() -> None:
 
 def test_a_mean_far_from_zero_costs_no_digits() -> None:
     years = pd.DataFrame({"year": np.arange(1990.0, 2020.0)})
-    inputs = TableInputs(columns=(learned(years["year"], "number"),))
+    inputs = TablePreprocessor(columns=(fit_column(years["year"], "number"),))
     found = TableEncoder(inputs)(torch.tensor(years.to_numpy(dtype=np.float32)))
     np.testing.assert_allclose(found, inputs(years), atol=3e-7)
     seconds = pd.DataFrame({"time": 1.7e9 + np.arange(30.0)})
-    inputs = TableInputs(columns=(learned(seconds["time"], "number"),))
+    inputs = TablePreprocessor(columns=(fit_column(seconds["time"], "number"),))
     encoder = TableEncoder(inputs)
     assert encoder.dtype == torch.float64
     np.testing.assert_allclose(encoder(torch.tensor(seconds.to_numpy())), inputs(seconds), atol=1e-6)
@@ -199,7 +207,7 @@ def test_a_mean_far_from_zero_costs_no_digits() -> None:
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1e-35), (1e35, 1e34), (0.0, 1e39)])
 def test_numbers_that_float32_cannot_hold_stay_in_float64(mean: float, std: float) -> None:
-    inputs = TableInputs(columns=(Column(name="x", kind="number", mean=mean, std=std),))
+    inputs = TablePreprocessor(columns=(Column(name="x", kind="number", mean=mean, std=std),))
     encoder, raw = TableEncoder(inputs), np.array([[mean - std], [mean], [mean + 2 * std]])
     np.testing.assert_allclose(encoder(torch.tensor(raw)), [[-1.0], [0.0], [2.0]], atol=1e-5)
 
@@ -207,9 +215,9 @@ def test_numbers_that_float32_cannot_hold_stay_in_float64(mean: float, std: floa
 @pytest.mark.parametrize(("dtype", "low", "high"), [("uint8", 0, 256), ("uint16", 500, 40000), ("float32", -1, 1)])
 def test_images_are_encoded_in_torch_as_they_are_in_preparation(dtype: str, low: float, high: float) -> None:
     raw = np.random.default_rng(0).uniform(low, high, size=(5, 3, 4, 4)).astype(dtype)
-    inputs = ImageInputs.learned(raw)
+    inputs = ImagePreprocessor.fit(raw)
     fitted = fitted_of(inputs, (3, 4, 4), ("a", "b"), np.zeros(2))
     encoder = ImageEncoder(inputs)
     beyond = raw if dtype == "uint8" else (raw.astype(np.float64) * 1.5).astype(np.float32)  # clipped
     found = encoder(torch.tensor(beyond).to(encoder.dtype))
-    np.testing.assert_allclose(found, encoded(fitted, beyond), atol=1e-6)
+    np.testing.assert_allclose(found, encode_inputs(fitted, beyond), atol=1e-6)

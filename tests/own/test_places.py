@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fits import QUICK, files, flowers, photos, refused, small_fit, works
 
-from l2i.training.checkpoint import write_whole
+from l2i.files.atomic import write_atomic
 
 NAME = "dög x"
 WITH = {"impute": (), "predict": ("new.csv",), "report": ()}
@@ -69,10 +69,10 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(
     def fails(_: int) -> None:
         raise error
 
-    write_whole(tmp_path / "kept", b"before")
+    write_atomic(tmp_path / "kept", b"before")
     monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(type(error)):
-        write_whole(tmp_path / "kept", b"after")
+        write_atomic(tmp_path / "kept", b"after")
     assert files(tmp_path) == {"kept": b"before"}
 
 

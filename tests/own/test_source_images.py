@@ -9,7 +9,7 @@ from own_data import class_folders, picture, read, written
 from PIL import Image
 
 from l2i.errors import InputError
-from l2i.own.pictures import Frame, checked_memory, chosen_side, from_square, reported
+from l2i.fit.readers.images import ImageSpec, check_image_memory, choose_side, points_from_square, report_progress
 
 
 def wrong(path: Path, *target: str, **options: object) -> str:
@@ -21,8 +21,8 @@ def wrong(path: Path, *target: str, **options: object) -> str:
 
 def test_class_folders_are_classes_and_others_unlabelled(tmp_path: Path) -> None:
     source = read(class_folders(tmp_path))
-    assert source.kind == "images" and source.classes == ("cat", "dog") and source.targets == ("class",)
-    assert source.given.tolist() == [0, 0, 0, 1, 1, 1, -1, -1]
+    assert source.kind == "images" and source.classes == ("cat", "dog") and source.target_names == ("class",)
+    assert source.given_labels.tolist() == [0, 0, 0, 1, 1, 1, -1, -1]
     assert source.ids[0] == "cat/0.png" and source.ids[-1] == "unlabeled/deep/1.jpg"
     assert source.inputs.shape == (8, 3, 16, 16) and source.inputs.dtype == np.uint8
     assert abs(source.inputs[0].reshape(3, -1).mean(1) - [200, 80, 20]).max() < 1
@@ -52,7 +52,7 @@ def test_images_that_are_all_grey_have_one_channel_even_if_stored_in_colour(tmp_
 
 def test_the_size_is_the_nearest_to_the_median_shorter_side() -> None:
     def side(shorter: list[int], size: int = 0, *, points: bool = False) -> int:
-        return chosen_side(size, np.array([[500, s] for s in shorter]), points=points)
+        return choose_side(size, np.array([[500, s] for s in shorter]), points=points)
 
     assert [side([s, s, 400]) for s in (5, 13, 21, 28, 300)] == [8, 16, 24, 32, 32]
     assert side([300], points=True) == 60 and side([300], 48) == 48
@@ -61,11 +61,11 @@ def test_the_size_is_the_nearest_to_the_median_shorter_side() -> None:
 
 
 def test_images_beyond_four_gibibytes_are_refused_with_a_size_that_fits() -> None:
-    checked_memory(1_000_000, Frame(32, 3, False))
+    check_image_memory(1_000_000, ImageSpec(32, 3, False))
     with pytest.raises(InputError, match=r"would take 11\.4 GiB; give --size 32 or less"):
-        checked_memory(1_000_000, Frame(64, 3, False))
+        check_image_memory(1_000_000, ImageSpec(64, 3, False))
     with pytest.raises(InputError, match="give fewer images"):
-        checked_memory(10**9, Frame(8, 3, False))
+        check_image_memory(10**9, ImageSpec(8, 3, False))
 
 
 def test_unreadable_images_are_named_and_counted_or_skipped_and_noted(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_unreadable_images_are_named_and_counted_or_skipped_and_noted(tmp_path: 
     assert "5 images of 13 cannot be read: cat/bad0.jpg (no image), cat/bad1.jpg" in message
     assert "bad3" not in message and "--skip-unreadable" in message
     source = read(tmp_path, skip_unreadable=True)
-    assert len(source.ids) == len(source.given) == len(source.inputs) == 8 and "dog/cut.png" not in source.ids
+    assert len(source.ids) == len(source.given_labels) == len(source.inputs) == 8 and "dog/cut.png" not in source.ids
     assert any("5 images of 13 cannot be read" in note and "left out" in note for note in source.notes)
 
 
@@ -164,9 +164,9 @@ FACES = ["in/a.png,12,30,60,6,u", "in/b.png,3,9,30,90,v", "in/c.png,,,,,w"]
 def test_landmarks_move_with_the_images_and_back(tmp_path: Path) -> None:
     source = read(faces(tmp_path, FACES), "x1", "y1", "x2", "y2", image="file", id="who")
     assert source.points and source.inputs.shape == (3, 3, 60, 60) and source.ids == ["u", "v", "w"]
-    np.testing.assert_allclose(source.given[:2], [[6, 30, 30, 6], [6, 6, 60, 60]])
-    assert np.isnan(source.given[2]).all() and source.sizes is not None
-    np.testing.assert_allclose(from_square(source.given, source.sizes, 60)[1], [3, 9, 30, 90])
+    np.testing.assert_allclose(source.given_labels[:2], [[6, 30, 30, 6], [6, 6, 60, 60]])
+    assert np.isnan(source.given_labels[2]).all() and source.sizes is not None
+    np.testing.assert_allclose(points_from_square(source.given_labels, source.sizes, 60)[1], [3, 9, 30, 90])
     assert any("2 points x, y" in note and "--landmarks no" in note for note in source.notes)
 
 
@@ -177,7 +177,7 @@ def test_a_landmark_lies_on_the_same_spot_of_the_resized_image(tmp_path: Path) -
     Image.fromarray(pixels[:, ::-1]).save(tmp_path / "b.png")
     path = written(tmp_path / "a.csv", "file,x1,y1,x2,y2\na.png,124,22,0,0\nb.png,36,22,1,1\n")
     source = read(path, "x1", "y1", "x2", "y2", image="file")
-    for image, given in zip(source.inputs[:, 0].astype(float), source.given, strict=True):
+    for image, given in zip(source.inputs[:, 0].astype(float), source.given_labels, strict=True):
         rows, columns = np.indices(image.shape) + 0.5
         centre = [(columns * image).sum() / image.sum(), (rows * image).sum() / image.sum()]
         np.testing.assert_allclose(centre, given[:2], atol=0.5)
@@ -186,7 +186,7 @@ def test_a_landmark_lies_on_the_same_spot_of_the_resized_image(tmp_path: Path) -
 def test_targets_outside_of_the_images_are_plain_numbers_unless_said_otherwise(tmp_path: Path) -> None:
     path = faces(tmp_path, [FACES[0], "in/b.png,31,9,30,90,v", FACES[2]])
     source = read(path, "x1", "y1", "x2", "y2", image="file")
-    assert not source.points and source.given[1].tolist() == [31, 9, 30, 90] and source.inputs.shape[2] < 60
+    assert not source.points and source.given_labels[1].tolist() == [31, 9, 30, 90] and source.inputs.shape[2] < 60
     assert any("--landmarks yes" in note for note in source.notes)
     assert read(path, "x1", "y1", "x2", "y2", image="file", landmarks="yes").points
     assert not read(faces(tmp_path, FACES), "x1", "y1", "x2", "y2", image="file", landmarks="no").points
@@ -196,7 +196,7 @@ def test_targets_outside_of_the_images_are_plain_numbers_unless_said_otherwise(t
 def test_a_column_of_images_can_have_classes_and_paths_within_the_folder(tmp_path: Path) -> None:
     lines = [FACES[0], f"{tmp_path}/in/b.png,3,9,30,90,v", "in\\c.png,,,,,"]
     source = read(faces(tmp_path, lines), "who", image="file")
-    assert source.classes == ("u", "v") and source.given.tolist() == [0, 1, -1] and source.ids == ["1", "2", "3"]
+    assert source.classes == ("u", "v") and source.given_labels.tolist() == [0, 1, -1] and source.ids == ["1", "2", "3"]
     assert "left out beside the images: 'x1', 'y1', 'x2', 'y2'" in source.notes
 
 
@@ -227,14 +227,14 @@ def test_landmarks_must_be_whole_and_paths_there(tmp_path: Path) -> None:
 
 def test_a_thumbnail_is_the_image_at_most_96_pixels_wide(tmp_path: Path) -> None:
     source = read(class_folders(tmp_path), size=128)
-    sample = source.sample(0)
-    assert sample.picture is not None and sample.fields is None
-    image = Image.open(io.BytesIO(base64.b64decode(sample.picture)))
+    sample = source.make_sample(0)
+    assert sample.png_base64 is not None and sample.fields is None
+    image = Image.open(io.BytesIO(base64.b64decode(sample.png_base64)))
     assert image.format == "PNG" and image.size == (96, 96) and image.getpixel((50, 50)) == (200, 80, 20)
 
 
 def test_progress_is_told_now_and_then() -> None:
     heard: list[str] = []
-    assert list(reported("abc", 3, "read", heard.append, every=0)) == ["a", "b", "c"]
+    assert list(report_progress("abc", 3, "read", heard.append, interval_s=0)) == ["a", "b", "c"]
     assert heard == ["read 1 of 3 images", "read 2 of 3 images", "read 3 of 3 images"]
-    assert list(reported("abc", 3, "read", heard.append)) == ["a", "b", "c"] and len(heard) == 3
+    assert list(report_progress("abc", 3, "read", heard.append)) == ["a", "b", "c"] and len(heard) == 3

@@ -8,12 +8,12 @@ import pytest
 from own_data import class_folders, picture, read, table, written
 
 from l2i.errors import InputError
-from l2i.own.prepare import TableInputs, learned
-from l2i.own.source import NewData, Source, read_new
+from l2i.fit.preprocess import TablePreprocessor, fit_column
+from l2i.fit.readers.source import NewData, Source, read_new
 
 
-def inputs_of(source: Source) -> TableInputs:
-    return TableInputs(columns=tuple(learned(source.inputs[name], kind) for name, kind in source.kinds.items()))
+def inputs_of(source: Source) -> TablePreprocessor:
+    return TablePreprocessor(columns=tuple(fit_column(source.inputs[name], kind) for name, kind in source.kinds.items()))
 
 
 def again(path: Path, source: Source, **changed: Any) -> NewData:

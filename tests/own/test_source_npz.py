@@ -9,7 +9,7 @@ from own_data import read, written
 from PIL import Image
 
 from l2i.errors import InputError
-from l2i.own.source import Source
+from l2i.fit.readers.source import Source
 
 DRAWN = np.random.default_rng(0)
 
@@ -30,15 +30,15 @@ def test_rows_of_numbers_become_a_table(tmp_path: Path) -> None:
     assert source.kind == "table" and source.kinds == {"x1": "number", "x2": "number"}
     assert "left out, as the same in every row: 'x0'" in source.notes
     np.testing.assert_array_equal(source.inputs["x2"], x[:, 2].astype(np.float64))
-    assert source.classes == ("0", "2", "10") and source.given.tolist() == [0, 2, 1, -1, -1, 1]
-    assert source.targets == ("y",) and source.ids == ["1", "2", "3", "4", "5", "6"]
+    assert source.classes == ("0", "2", "10") and source.given_labels.tolist() == [0, 2, 1, -1, -1, 1]
+    assert source.target_names == ("y",) and source.ids == ["1", "2", "3", "4", "5", "6"]
     assert list(arrays(tmp_path, x, np.array([0, 1, 2, -1, -1, 2]), ignore=("x1",)).kinds) == ["x2"]
 
 
 @pytest.mark.parametrize("dtype", ["U5", "S5"])
 def test_strings_are_classes_and_blank_ones_unlabelled(tmp_path: Path, dtype: str) -> None:
     source = arrays(tmp_path, DRAWN.normal(size=(3, 2)), np.array(["dog", "", "cat"], dtype=dtype))
-    assert source.classes == ("cat", "dog") and source.given.tolist() == [1, -1, 0]
+    assert source.classes == ("cat", "dog") and source.given_labels.tolist() == [1, -1, 0]
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 2)])
@@ -46,13 +46,13 @@ def test_floats_are_regression_and_nan_unlabelled(tmp_path: Path, shape: tuple[i
     y = DRAWN.normal(size=shape)
     y[2] = np.nan
     source = arrays(tmp_path, DRAWN.normal(size=(4, 2)), y)
-    np.testing.assert_array_equal(source.given, y.reshape(4, -1))
-    assert source.classes is None and source.targets == (("y0", "y1") if shape == (4, 2) else ("y",))
+    np.testing.assert_array_equal(source.given_labels, y.reshape(4, -1))
+    assert source.classes is None and source.target_names == (("y0", "y1") if shape == (4, 2) else ("y",))
 
 
 def test_floats_can_be_classes(tmp_path: Path) -> None:
     source = arrays(tmp_path, DRAWN.normal(size=(4, 2)), np.array([0.0, 1, np.nan, 1]), task="classification")
-    assert source.classes == ("0", "1") and source.given.tolist() == [0, 1, -1, 1]
+    assert source.classes == ("0", "1") and source.given_labels.tolist() == [0, 1, -1, 1]
 
 
 @pytest.mark.parametrize("shape", [(5, 8, 8), (5, 1, 8, 8), (5, 2, 8, 8), (5, 8, 8, 3)])
@@ -90,14 +90,14 @@ def test_images_of_other_sizes_are_cut_and_resized(tmp_path: Path, dtype: Any) -
 def test_points_of_arrays_are_scaled_with_them(tmp_path: Path) -> None:
     x, y = np.zeros((2, 30, 120), dtype=np.uint8), np.array([[[120.0, 30], [60, 15]], [[0, 0], [12, 3]]])
     source = arrays(tmp_path, x, y)
-    assert source.points and source.inputs.shape == (2, 1, 60, 60) and source.targets == ("y0", "y1", "y2", "y3")
-    np.testing.assert_allclose(source.given, [[60, 60, 30, 30], [0, 0, 6, 6]])
+    assert source.points and source.inputs.shape == (2, 1, 60, 60) and source.target_names == ("y0", "y1", "y2", "y3")
+    np.testing.assert_allclose(source.given_labels, [[60, 60, 30, 30], [0, 0, 6, 6]])
 
 
 def test_floats_have_thumbnails(tmp_path: Path) -> None:
     x = np.zeros((2, 8, 8))
     x[0, :, 4:] = 1
-    picture = arrays(tmp_path, x, np.arange(2)).sample(0).picture
+    picture = arrays(tmp_path, x, np.arange(2)).make_sample(0).png_base64
     image = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture or ""))))
     assert image.shape == (8, 8) and image[:, :4].max() == 0 and image[:, 4:].min() == 255
 

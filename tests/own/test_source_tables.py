@@ -6,7 +6,8 @@ import pytest
 from own_data import read, table, written
 
 from l2i.errors import InputError
-from l2i.own.source import ReadOptions, read_source
+from l2i.fit.options import ReadOptions
+from l2i.fit.readers.source import read_source
 
 
 def wrong(path: Path, *target: str, **options: object) -> str:
@@ -19,11 +20,11 @@ def wrong(path: Path, *target: str, **options: object) -> str:
 
 def test_a_table_has_its_kinds_inferred_and_blank_targets_unlabelled(tmp_path: Path) -> None:
     source = read(table(tmp_path), "kind", text=("note",))
-    assert source.kind == "table" and source.targets == ("kind",) and not source.points
+    assert source.kind == "table" and source.target_names == ("kind",) and not source.points
     assert source.kinds == {"age": "number", "city": "category", "note": "text"}
     assert list(source.inputs.columns) == ["age", "city", "note"]
     assert source.classes == ("cat", "dog")
-    assert source.given[:7].tolist() == [1, -1, -1, 0, -1, -1, 1] and source.given.dtype == np.int64
+    assert source.given_labels[:7].tolist() == [1, -1, -1, 0, -1, -1, 1] and source.given_labels.dtype == np.int64
     assert source.ids[0] == "1" and source.ids[-1] == "60"
     assert "20 rows labelled, 40 not" in source.notes
     assert "read as numbers: 'age'" in source.notes and "read as categories: 'city'" in source.notes
@@ -98,7 +99,7 @@ def test_parquet_is_read_like_csv_and_keeps_whole_numbers_whole(tmp_path: Path) 
     assert source.inputs["code"].tolist() == ["7", "", "7", "9"]
     assert source.inputs["flag"].tolist() == ["True", "False", "", "True"]
     assert source.ids[1] == str(2**60 + 1)
-    assert source.classes == ("0", "1") and source.given.tolist() == [0, 1, -1, 1]
+    assert source.classes == ("0", "1") and source.given_labels.tolist() == [0, 1, -1, 1]
     assert any("neither words nor numbers: 'bag'" in note for note in source.notes)
     assert any("row names that pandas wrote" in note for note in source.notes)
 
@@ -203,10 +204,10 @@ def test_a_sample_shows_the_cells_cut(tmp_path: Path) -> None:
     rows = [f"{row}.25,{'c' * 300},{'long ' * 200}{row},{row % 2}" for row in range(3)] + ["1,d,text,0", "2,d,,1"]
     path = written(tmp_path / "a.csv", "x,c,t,y\n" + "\n".join(rows) + "\n")
     source = read(path, "y", text=("t",), category=("c",))
-    fields = source.sample(1).fields
+    fields = source.make_sample(1).fields
     assert fields is not None and list(fields) == ["x", "c", "t"] and fields["x"] == "1.25"
     assert (len(fields["c"]), len(fields["t"])) == (200, 400) and fields["t"].endswith("…")
-    assert source.sample(4).fields == {"x": "2", "c": "d", "t": ""}
+    assert source.make_sample(4).fields == {"x": "2", "c": "d", "t": ""}
 
 
 def test_messages_and_notes_are_one_line_whatever_cells_and_names_hold(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from l2i import Run, Splits, Trainer, recipes, replace
-from l2i.data.augment import Augment
-from l2i.data.pixels import Pixels
-from l2i.ranks import here, joined
+from l2i.data.transforms.image import Augment, Normalize
+from l2i.distributed import current_group, init_distributed
 
 STEPS = 3
 MIXING = ("mixup", "mixmatch")  # each process mixes its own samples: all hold one state, and not that of one process
@@ -24,10 +23,10 @@ PARTS = ("model", "teacher", "optimizer", "outer_optimizer")
 BATCH = {"labeled": 8, "unlabeled": 12, "holdout": 8}
 EXACT, LAST = {"hypergradient": "exact"}, {"hypergradient": "last_layer"}
 LEARNED = {"labels": "learnable"}
-PAPER = {"outer_update": "paper", "eta": 0.1, "eta_schedule": "rate"}
+PAPER = {"update": "paper", "eta": 0.1, "eta_schedule": "rate"}
 
 OUTER: dict[str, dict[str, object]] = {
-    "base": {"outer_update": "off"},
+    "base": {"update": "off"},
     "O-exact": EXACT,
     "O-exact-paper": EXACT | PAPER,
     "O-exact-two-steps": EXACT | PAPER | {"inner_steps": 2},
@@ -35,12 +34,12 @@ OUTER: dict[str, dict[str, object]] = {
     "O-last": LAST,
     "O-last-paper": LAST | PAPER,
     "O-last-all-move": LAST | PAPER | {"moves": "all"},
-    "O-last-fewer": LAST | {"outer_unlabeled": 8},
+    "O-last-fewer": LAST | {"outer_batch_size": 8},
     "L-exact": EXACT | LEARNED,
     "L-exact-paper": EXACT | LEARNED | PAPER,
     "L-last": LAST | LEARNED,
     "L-last-paper": LAST | LEARNED | PAPER,
-    "faded-and-turned": LAST | {"rho": 1.0, "fade": 0.5, "turn": True},
+    "faded-and-turned": LAST | {"rho": 1.0, "fade": 0.5, "preserve_step_norm": True},
     "control": {"through": "parameters", "rho": 1.0, "fade": 0.5},
     "supervised-inner": EXACT | PAPER | {"inner_supervised": True},
 }
@@ -62,7 +61,7 @@ def cases() -> dict[str, Run]:
     for name in ("uda-base", "normed-O-last"):
         found[f"{name}-one-forward"] = replace(found[name], method={"one_forward": True})
     found["normed-teacher"] = replace(found["mean-teacher-O"], model={"name": "conv", "width": 4})
-    found["normed-settled"] = replace(found["normed-teacher"], optim={"ema_statistics": "own"})
+    found["normed-settled"] = replace(found["normed-teacher"], optim={"ema_bn": "recompute"})
     weak = Augment(shift=2, flip=True)
     found["tracked"] = digits("mean-teacher", **OUTER["base"])
     found["odd-norms"] = digits("fixmatch", **OUTER["O-exact-paper"])
@@ -79,7 +78,7 @@ def targets() -> Splits:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(80, 4, generator=draw)
     y = x[:, :3] * x[:, 1:] + 5
-    return Splits.given(labeled=(x[:20], y[:20]), unlabeled=x[20:60], test=(x[60:], y[60:]))
+    return Splits.from_arrays(labeled=(x[:20], y[:20]), unlabeled=x[20:60], test=(x[60:], y[60:]))
 
 
 def pictures() -> Splits:
@@ -88,7 +87,7 @@ def pictures() -> Splits:
     x = torch.randint(256, (60, 3, 12, 12), generator=draw, dtype=torch.uint8)
     y = torch.randint(4, (60,), generator=draw)
     parts = {"labeled": (x[:20], y[:20]), "test": (x[50:], y[50:])}
-    return Splits.given(**parts, unlabeled=x[20:50], classes=4, pixels=Pixels.of(x))
+    return Splits.from_arrays(**parts, unlabeled=x[20:50], classes=4, normalization=Normalize.from_images(x))
 
 
 class Tracked(nn.Module):
@@ -113,7 +112,7 @@ def own(name: str) -> nn.Module | None:
     """A network without BatchNorm, or with layers of several kinds; each process begins with weights of its own."""
     if name == "images" or name.startswith("normed"):
         return None
-    torch.manual_seed(here().index)
+    torch.manual_seed(current_group().rank)
     norm = Sub(16)
     inner: dict[str, list[nn.Module]] = {
         "tracked": [Tracked()],
@@ -129,20 +128,20 @@ def taken(name: str, run: Run) -> tuple[dict[str, Tensor], dict[str, dict[str, f
     trainer = Trainer(run, splits=None if given is None else given(), model=own(name))
     for step in range(STEPS):
         trainer.step(step)
-    figures = {"measured": trainer.meter.read(), **trainer.figures()}
-    kept = {name: t.clone().contiguous() for name, t in trainer.state().items() if name.split(".")[0] in PARTS}
+    figures = {"measured": trainer.meter.read(), **trainer.compute_metrics()}
+    kept = {name: t.clone().contiguous() for name, t in trainer.state_dict().items() if name.split(".")[0] in PARTS}
     return kept, figures
 
 
 def main(folder: Path, device: str = "cpu") -> None:
     torch.set_num_threads(1)
-    with joined(device) as ranks:
+    with init_distributed(device) as ranks:
         for name, run in cases().items():
             state, figures = taken(name, replace(run, device=device))
             same = torch.cat([t.flatten().double() for t in state.values()])
-            others = ranks.mean(same.clone())
+            others = ranks.all_reduce_mean(same.clone())
             assert torch.allclose(others, same, rtol=0, atol=0), f"{name}: the processes differ"
-            if ranks.writes:
+            if ranks.is_main:
                 save_file(state, folder / f"{name}-{ranks.size}.safetensors")
                 (folder / f"{name}-{ranks.size}.json").write_text(json.dumps(figures))
 

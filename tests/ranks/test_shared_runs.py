@@ -10,7 +10,7 @@ import pytest
 import torch
 from launch import ENVIRONMENT, command, run
 
-from l2i.training.checkpoint import checkpoints, newest_whole
+from l2i.training.checkpoint import latest_valid, list_checkpoints
 
 pytestmark = pytest.mark.slow
 
@@ -24,14 +24,14 @@ SMALL = [
     "8",
     "--batch.holdout",
     "8",
-    "--probe",
+    "--probe-samples",
     "20",
 ]
 TRAIN = ["-m", "l2i", "train", "digits", *SHORT, *SMALL]
 
 
 def state_of(folder: Path) -> dict[str, torch.Tensor]:
-    return newest_whole(folder / "checkpoints")[0]
+    return latest_valid(folder / "checkpoints")[0]
 
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
@@ -42,7 +42,7 @@ def metrics_of(folder: Path) -> list[dict[str, float]]:
 def shorten(folder: Path) -> None:
     """As if the run had been cut after its last checkpoint but one."""
     (folder / "result.json").unlink()
-    checkpoints(folder / "checkpoints")[-1].unlink()
+    list_checkpoints(folder / "checkpoints")[-1].unlink()
 
 
 def test_two_processes_write_the_run_of_one(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_two_processes_write_the_run_of_one(tmp_path: Path) -> None:
     told = run(2, *TRAIN, "--out", tmp_path / "two")
     assert told.count("digits, seed 0: error (%)") == 1 and "on 2 processes" in told
     one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
-    assert (one["figure"], one["validation"]) == (two["figure"], two["validation"])
+    assert (one["metric"], one["validation"]) == (two["metric"], two["validation"])
     assert (one["processes"], two["processes"]) == (1, 2)
     for mine, theirs in zip(metrics_of(tmp_path / "two"), metrics_of(tmp_path / "one"), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-9)
@@ -82,12 +82,12 @@ def test_a_stop_is_agreed_on_and_the_run_goes_on(tmp_path: Path) -> None:
     line = command(2, *TRAIN, "--steps", "3000", "--out", tmp_path)
     with subprocess.Popen(line, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as going:
         until = time.monotonic() + 120
-        while len(checkpoints(tmp_path / "checkpoints")) < 2 and time.monotonic() < until:
+        while len(list_checkpoints(tmp_path / "checkpoints")) < 2 and time.monotonic() < until:
             time.sleep(0.1)
         going.send_signal(signal.SIGTERM)
         told = going.communicate(timeout=60)[1]
     assert told.count("the same command goes on from there") == 1
-    stopped = newest_whole(tmp_path / "checkpoints")[1]["step"]
+    stopped = latest_valid(tmp_path / "checkpoints")[1]["step"]
     assert f"stopped at step {stopped}" in told
 
 

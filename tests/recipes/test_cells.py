@@ -13,16 +13,16 @@ from typed import DEFAULTS, OURS, expected
 from formats import write_cifar10, write_cifar100, write_faces
 from image_folders import write_class_folders
 from l2i import Run, Trainer, recipes, replace
-from l2i.data.tokenized import Text
-from l2i.recipes.cells import FIGURES, figures
-from l2i.recipes.protocol import protocol
-from l2i.validate import validate
+from l2i.config.validate import validate
+from l2i.data.tokenization import Text
+from l2i.recipes.protocol import resolve_protocol
+from l2i.recipes.table import PAPER_RESULTS_CSV, load_paper_results
 from tiny_encoder import tiny_encoder, write_imdb
 
 pytestmark = pytest.mark.slow
 
 TABLES = ("aflw", "cifar10", "cifar100", "imagenet", "imdb")
-CELLS = [name for table in TABLES for name in recipes.table(table).cells]
+CELLS = [name for table in TABLES for name in recipes.get_table(table).cells]
 UPDATES = ("l2i", "l2i-paper")
 WEIGHTS = "tiny-bert"  # folder beside the reviews
 
@@ -70,33 +70,33 @@ def test_every_cell_of_the_paper_has_a_name() -> None:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_follows_the_protocol_of_the_paper(name: str) -> None:
-    table = recipes.table_of(name)
-    found, wanted = protocol(table.run(name)), expected(table.name, table.cells[name])
+    table = recipes.find_cell_table(name)
+    found, wanted = resolve_protocol(table.get_run(name)), expected(table.name, table.cells[name])
     for field, value in found.items():
         if field in wanted or field not in OURS:
             typed = {**DEFAULTS, **wanted}[field]  # a KeyError where nobody has typed it
             assert value == (pytest.approx(typed) if isinstance(typed, float) else typed), field
     assert wanted.keys() <= found.keys()
-    validate(table.run(name))
+    validate(table.get_run(name))
 
 
 def test_no_two_cells_resolve_alike() -> None:
-    protocols = {name: protocol(recipes.get(name)) for name in CELLS}
+    protocols = {name: resolve_protocol(recipes.get(name)) for name in CELLS}
     assert not [(a, b) for a, b in combinations(CELLS, 2) if protocols[a] == protocols[b]]
 
 
 def test_schedules_scale_with_the_steps() -> None:
-    short = protocol(replace(recipes.get("aflw/mean-teacher-91"), steps=600))
+    short = resolve_protocol(replace(recipes.get("aflw/mean-teacher-91"), steps=600))
     assert (short["method.rampup"], short["optim.milestones"]) == (240, (400,))
 
 
 def test_cells_on_a_budget_of_ours_are_set_against_each_other_and_beside_the_papers_budget() -> None:
-    table, name = recipes.table("cifar10"), "cifar10/fixmatch-l2i-250-fast"
-    assert table.baseline(name) == "cifar10/fixmatch-250-fast"
-    assert table.baseline("cifar10/fixmatch-250-fast") is None
-    assert table.papers(name) == "cifar10/fixmatch-l2i-250" == table.papers("cifar10/fixmatch-l2i-250")
-    assert "docs/results.md" in str(table.source(name, "optim.lr"))
-    assert table.source("cifar10/fixmatch-l2i-250", "optim.lr") is None
+    table, name = recipes.get_table("cifar10"), "cifar10/fixmatch-l2i-250-fast"
+    assert table.find_baseline(name) == "cifar10/fixmatch-250-fast"
+    assert table.find_baseline("cifar10/fixmatch-250-fast") is None
+    assert table.find_paper_cell(name) == "cifar10/fixmatch-l2i-250" == table.find_paper_cell("cifar10/fixmatch-l2i-250")
+    assert "docs/results.md" in str(table.get_setting_source(name, "optim.lr"))
+    assert table.get_setting_source("cifar10/fixmatch-l2i-250", "optim.lr") is None
 
 
 def test_the_short_cells_are_those_of_the_fewest_labels_with_their_ablations() -> None:
@@ -106,18 +106,18 @@ def test_the_short_cells_are_those_of_the_fewest_labels_with_their_ablations() -
     fixmatch = [f"fixmatch{mark}" for mark in ("-250", "-l2i-250", "-l2i-250-learnable", "-l2i-paper-250")]
     hundred = {f"cifar100/fixmatch{mark}-500-short" for mark in ("", "-l2i")}
     assert short == {f"cifar10/{name}-short" for name in (*teacher, *others, *fixmatch)} | hundred
-    assert all(recipes.table_of(name).papers(name) == name.removesuffix("-short") for name in short)
+    assert all(recipes.find_cell_table(name).find_paper_cell(name) == name.removesuffix("-short") for name in short)
 
 
 def test_a_warm_up_scales_with_the_steps() -> None:
-    assert protocol(replace(recipes.get("imdb/uda-20"), steps=600))["optim.warmup"] == 60
+    assert resolve_protocol(replace(recipes.get("imdb/uda-20"), steps=600))["optim.warmup"] == 60
 
 
 def test_the_paper_has_a_figure_for_each_of_its_cells_and_for_no_other() -> None:
     """K inner steps, SL and UDA on CIFAR are ours."""
     wanted = {name for name in names_in_the_paper() if "-k" not in name and "-l2i-paper" not in name}
-    assert set(figures()) == wanted | {"aflw/mean-face"}
-    assert len(FIGURES.read_text().splitlines()) == 1 + len(figures())
+    assert set(load_paper_results()) == wanted | {"aflw/mean-face"}
+    assert len(PAPER_RESULTS_CSV.read_text().splitlines()) == 1 + len(load_paper_results())
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_the_paper_has_a_figure_for_each_of_its_cells_and_for_no_other() -> None
     ],
 )
 def test_a_figure_is_printed_as_in_the_paper(name: str, printed: str) -> None:
-    assert str(recipes.table_of(name).figure(name)) == printed
+    assert str(recipes.find_cell_table(name).get_paper_result(name)) == printed
 
 
 def test_a_contradiction_in_the_paper_is_recorded() -> None:
-    figure = figures()["cifar10/mean-teacher-l2i-1000"]
+    figure = load_paper_results()["cifar10/mean-teacher-l2i-1000"]
     assert figure.error == 14.76 and "15.76" in figure.note
 
 
@@ -174,28 +174,28 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def tiny(name: str, root: str) -> Run:
     """The cell on a small network and small batches; all else as it is."""
-    changes = TINY[recipes.table_of(name).name]
-    run, labels = recipes.get(name), recipes.table_of(name).cells[name].labels
+    changes = TINY[recipes.find_cell_table(name).name]
+    run, labels = recipes.get(name), recipes.find_cell_table(name).cells[name].num_labeled
     data = {**changes["data"], "root": root} | ({"num_labeled": labels} if isinstance(labels, float) else {})
     many = 2 if run.batch.unlabeled > run.batch.labeled else 1
     batch = {"labeled": 4, "unlabeled": 4 * many, "holdout": 4}
     model = changes["model"] if run.model.weights is None else {"weights": f"{root}/{WEIGHTS}"}
-    l2i = {"outer_unlabeled": min(4, run.l2i.outer_unlabeled)}
+    l2i = {"outer_batch_size": min(4, run.l2i.outer_batch_size)}
     changed = {"model": model, "data": data, "batch": batch, "l2i": l2i, "optim": changes.get("optim", {})}
     return replace(run, device="cpu", threads=1, **changed)
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_two_steps_of_a_cell_on_tiny_data_in_the_real_format(name: str, roots: dict[str, str]) -> None:
-    trainer = Trainer(tiny(name, roots[recipes.table_of(name).name]))
+    trainer = Trainer(tiny(name, roots[recipes.find_cell_table(name).name]))
     before = {key: p.detach().clone() for key, p in trainer.params.items()}
     for step in range(2):
         trainer.step(step)
     means = trainer.meter.read()  # raises where a cost is no number
     assert all(math.isfinite(value) for value in means.values())
     assert any(not torch.equal(before[key], p) for key, p in trainer.params.items())
-    assert (means.get("outer_ratio", 0) > 0) == (recipes.table_of(name).cells[name].update != "off")
-    assert trainer.figures()["test"][trainer.task.figure_name] >= 0
+    assert (means.get("grad_ratio", 0) > 0) == (recipes.find_cell_table(name).cells[name].update != "off")
+    assert trainer.compute_metrics()["test"][trainer.task.metric_name] >= 0
 
 
 def test_the_papers_figures_add_up() -> None:
@@ -208,8 +208,8 @@ def test_the_papers_figures_add_up() -> None:
         "imdb": (3, 45.31, 1.28),
     }
     for table, wanted in sums.items():
-        found = [figure for name, figure in figures().items() if name.startswith(f"{table}/")]
-        errors, spreads = sum(f.error or 0 for f in found), sum(f.spread or 0 for f in found)
+        found = [figure for name, figure in load_paper_results().items() if name.startswith(f"{table}/")]
+        errors, spreads = sum(f.error or 0 for f in found), sum(f.uncertainty or 0 for f in found)
         assert (len(found), errors, spreads) == pytest.approx(wanted)
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from l2i import recipes
-from l2i.data.split import Splits
-from l2i.training.build import load_splits
+from l2i.data.samples import Splits
+from l2i.training.setup import load_splits
 
 pytestmark = pytest.mark.skipif("L2I_DATA" not in os.environ, reason="L2I_DATA names no folder of real data")
 

@@ -5,7 +5,7 @@ Figures are the paper's (section 5 and the appendix) unless a comment says other
 
 from typing import Any
 
-from l2i.recipes.cells import Cell
+from l2i.recipes.table import Cell
 
 # What the paper and those it follows have no number for, or what is off everywhere: these keep the library's defaults
 DEFAULTS: dict[str, Any] = {
@@ -13,11 +13,11 @@ DEFAULTS: dict[str, Any] = {
     "precision": "auto",
     "engine": "auto",
     "model.dropout": 0.0,
-    "optim.ema_statistics": "copied",
+    "optim.ema_bn": "copy",
     "model.pooling": "auto",
-    "model.frozen": "none",
+    "model.freeze": "none",
     "model.encoder_dropout": None,
-    "model.checkpointing": False,
+    "model.gradient_checkpointing": False,
     "data.num_test": 1.0,
     "data.text.paraphrases": None,
     "data.labeled_view": "weak",
@@ -49,7 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "l2i.head": None,
     "l2i.outer_target": "soft",
     "l2i.eta_schedule": "constant",
-    "l2i.eta_z": 1.0,
+    "l2i.label_lr": 1.0,
     "l2i.inner_weight": 1.0,
     "l2i.outer_optimizer": "shared",
     "l2i.outer_rate": None,
@@ -57,22 +57,22 @@ DEFAULTS: dict[str, Any] = {
     "l2i.fade": 0.0,
     "l2i.rho_least": 0.0,
     "l2i.rho_schedule": "constant",
-    "l2i.turn": False,
+    "l2i.preserve_step_norm": False,
     "l2i.start": 0,
     "l2i.through": "labels",
-    "l2i.outer_every": 1,
-    "l2i.outer_unlabeled": 0,
+    "l2i.every": 1,
+    "l2i.outer_batch_size": 0,
     "l2i.share": True,
     "optim.momentum": 0.9,
     "optim.nesterov": False,
     "optim.milestones": (),
     "optim.gamma": 0.1,
     "optim.warmup": 0,
-    "optim.clip": 0.0,
+    "optim.max_grad_norm": 0.0,
     "optim.layer_decay": 1.0,
-    "optim.decay": "decoupled",
+    "optim.weight_decay_mode": "decoupled",
 }
-OURS = ("eval_every", "probe", "model.width", "model.depth", "method.threshold")  # or unused
+OURS = ("eval_every", "probe_samples", "model.width", "model.depth", "method.threshold")  # or unused
 
 ADAM = {"optim.name": "adam", "optim.lr": 0.002, "optim.weight_decay": 0.0004, "optim.schedule": "constant"}
 SGD = {"optim.name": "sgd", "optim.lr": 0.03, "optim.momentum": 0.9, "optim.weight_decay": 0.001}
@@ -87,11 +87,11 @@ CIFAR = {
     "model.width": 2,
     "batch.labeled": 64,
     "optim.ema_decay": 0.999,
-    "final": "median",
+    "report": "median",
 }
 TABLES: dict[str, dict[str, Any]] = {
-    "cifar10": {**CIFAR, **ADAM, "data.name": "cifar10", "optim.decay": "decoupled"},
-    "cifar100": {**CIFAR, **SGD, "data.name": "cifar100", "optim.decay": "l2", "optim.schedule": "cosine"},
+    "cifar10": {**CIFAR, **ADAM, "data.name": "cifar10", "optim.weight_decay_mode": "decoupled"},
+    "cifar100": {**CIFAR, **SGD, "data.name": "cifar100", "optim.weight_decay_mode": "l2", "optim.schedule": "cosine"},
     "aflw": {
         "steps": 22_500,
         "data.name": "landmarks",
@@ -105,12 +105,12 @@ TABLES: dict[str, dict[str, Any]] = {
         "optim.lr": 0.03,
         "optim.momentum": 0.9,
         "optim.weight_decay": 0.0005,
-        "optim.decay": "l2",
+        "optim.weight_decay_mode": "l2",
         "optim.schedule": "step",
         "optim.gamma": 0.1,
         "optim.milestones": (15_000,),
         "optim.ema_decay": 0.999,  # released code
-        "final": "best",
+        "report": "best",
     },
     "imagenet": {
         "data.name": "imagenet",
@@ -127,17 +127,17 @@ TABLES: dict[str, dict[str, Any]] = {
         "optim.nesterov": True,
         "optim.ema_decay": 0.999,  # as for CIFAR
         "optim.weight_decay": 0.0001,
-        "optim.decay": "l2",
+        "optim.weight_decay_mode": "l2",
         "optim.schedule": "step",
         "optim.gamma": 0.1,
-        "final": "median",
+        "report": "median",
     },
     "imdb": {
         "steps": 10_000,
         "data.name": "imdb",
         "data.num_validation": 0,  # UDA's code
         "data.text.length": 128,
-        "data.text.keep": "end",  # UDA's code
+        "data.text.keep_side": "end",  # UDA's code
         "model.name": "encoder",
         "model.weights": "bert-base-uncased",
         "model.dropout": 0.1,  # UDA's code
@@ -147,9 +147,9 @@ TABLES: dict[str, dict[str, Any]] = {
         "optim.weight_decay": 0.0,
         "optim.schedule": "linear",  # BERT's code
         "optim.warmup": 1000,
-        "optim.clip": 1.0,  # BERT's code
+        "optim.max_grad_norm": 1.0,  # BERT's code
         "optim.ema_decay": 0.0,  # UDA's code evaluates the model as it is
-        "final": "median",
+        "report": "median",
     },
 }
 RANDAUGMENT = {
@@ -260,26 +260,26 @@ FAST: dict[str, Any] = {  # FixMatch's optimizer on a schedule of ours, docs/res
     "optim.lr": 0.06,
     "optim.nesterov": True,
     "optim.weight_decay": 0.0005,
-    "optim.decay": "l2",
+    "optim.weight_decay_mode": "l2",
     "optim.schedule": "linear",
     "optim.warmup": 1331,
 }
-EIGHT = {"steps": 8192, "optim.ema_statistics": "own"}
+EIGHT = {"steps": 8192, "optim.ema_bn": "recompute"}
 SHORT: dict[str, dict[str, Any]] = {  # a 128th of the paper's steps
     "mean-teacher": {**EIGHT, "method.rampup": 3277},
     "mixmatch": {**EIGHT, "method.rampup": 3277},
     "fixmatch": {**FAST, **EIGHT, "optim.warmup": 164, "batch.unlabeled": 128},  # FixMatch has 448
 }
 OUTER = {
-    "fast": {"l2i.outer_unlabeled": 64, "l2i.outer_every": 8},
-    "short": {"l2i.outer_unlabeled": 64, "l2i.eta": 64.0},  # 50 · 0.002 · 64 · 10
+    "fast": {"l2i.outer_batch_size": 64, "l2i.every": 8},
+    "short": {"l2i.outer_batch_size": 64, "l2i.eta": 64.0},  # 50 · 0.002 · 64 · 10
 }
 IMAGENET_SL = {0.05: 30_120, 1.0: 600_600}  # 120 epochs of 64,058 or 1,281,167 images in batches of 256
 HOLDOUT = {"cifar10": 64, "cifar100": 64, "aflw": 128, "imagenet": 256, "imdb": 8}
 UPDATES: dict[str, dict[str, Any]] = {
-    "off": {"l2i.outer_update": "off"},
-    "normalized": {"l2i.outer_update": "normalized", "l2i.eta": None, "l2i.inner_supervised": False},
-    "paper": {"l2i.outer_update": "paper", "l2i.inner_supervised": True, "l2i.outer_optimizer": "shared"},
+    "off": {"l2i.update": "off"},
+    "normalized": {"l2i.update": "normalized", "l2i.eta": None, "l2i.inner_supervised": False},
+    "paper": {"l2i.update": "paper", "l2i.inner_supervised": True, "l2i.outer_optimizer": "shared"},
 }
 SHARED = {"l2i.labels": "output", "l2i.hypergradient": "last_layer", "l2i.holdout": "joint", "l2i.inner_steps": 1}
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -319,10 +319,10 @@ def expected(table: str, cell: Cell) -> dict[str, Any]:
         **TABLES[table],
         **METHODS[table][cell.method],
         "method": cell.method,
-        "data.num_labeled": cell.labels,
+        "data.num_labeled": cell.num_labeled,
     }
     if table == "imagenet" and cell.method == "supervised":
-        steps = IMAGENET_SL[cell.labels]
+        steps = IMAGENET_SL[cell.num_labeled]
         found |= {"steps": steps, "optim.milestones": (steps // 4, steps // 2, 3 * steps // 4)}
     found |= UPDATES[cell.update] | {"": {}, "fast": FAST, "short": SHORT.get(cell.method, {})}[cell.budget]
     if cell.budget and table == "cifar100":

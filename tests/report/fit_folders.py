@@ -11,17 +11,17 @@ import numpy as np
 from PIL import Image
 
 from l2i.config import Run, to_json
-from l2i.own.fitted import Candidate, Choice, Fitted, Rows, Sample, write_fit
-from l2i.training.folder import Result, write_result
+from l2i.fit.artifact import Candidate, Choice, FitArtifact, FitRows, RowPreview, write_fit
+from l2i.training.run_dir import Result, write_result
 
 TITLES = {"supervised": "supervised", "baseline": "fixmatch", "l2i": "fixmatch + L2I"}
 COUNTS = {"labeled": 40, "unlabeled": 600, "validation": 100, "test": 180}
 NOISE = {"supervised": 2.4, "baseline": 1.6, "l2i": 1.5}
 WRONG = {"supervised": 0.18, "baseline": 0.09, "l2i": 0.05}
 CHOICES = (
-    Choice(name="method", value="fixmatch", why="a table of mostly numbers, with few labels"),
-    Choice(name="model", value="mlp, 2 layers of 128", why="12 inputs and 920 rows"),
-    Choice(name="steps", value="2,000", why="as many as end within ten minutes on this machine"),
+    Choice(name="method", value="fixmatch", reason="a table of mostly numbers, with few labels"),
+    Choice(name="model", value="mlp, 2 layers of 128", reason="12 inputs and 920 rows"),
+    Choice(name="steps", value="2,000", reason="as many as end within ten minutes on this machine"),
 )
 
 SECTIONS = [
@@ -44,7 +44,7 @@ def parts(counts: dict[str, int] = COUNTS) -> np.ndarray:
 
 def class_rows(
     classes: int = 3, counts: dict[str, int] = COUNTS, wrong: dict[str, float] = WRONG, seed: int = 0
-) -> Rows:
+) -> FitRows:
     """Logits with so many errors a candidate, those of a better one among those of a worse one, as real ones are."""
     draw = np.random.default_rng(seed)
     part = parts(counts)
@@ -60,12 +60,12 @@ def class_rows(
     given = np.where(part == "unlabeled", -1, truth)
     changes = np.minimum(draw.geometric(0.6, len(part)) - 1, 9).astype(np.int64)
     ids = [f"row-{i:04d}" for i in range(len(part))]
-    return Rows(ids=ids, parts=part, given=given, outputs=outputs, changes=changes)
+    return FitRows(ids=ids, split_names=part, given_labels=given, outputs=outputs, change_counts=changes)
 
 
 def target_rows(
     targets: int = 1, counts: dict[str, int] = COUNTS, noise: dict[str, float] = NOISE, seed: int = 0
-) -> Rows:
+) -> FitRows:
     draw = np.random.default_rng(seed)
     part = parts(counts)
     truth = draw.normal(50, 12, (len(part), targets))
@@ -74,33 +74,33 @@ def target_rows(
         name: (truth + by * spread * draw.normal(size=truth.shape)).astype(np.float32) for name, by in noise.items()
     }
     given = np.where((part == "unlabeled")[:, None], np.nan, truth)
-    return Rows(
+    return FitRows(
         ids=[str(i) for i in range(len(part))],
-        parts=part,
-        given=given,
+        split_names=part,
+        given_labels=given,
         outputs=outputs,
-        changes=np.zeros(len(part), dtype=np.int64),
-        spread=spread.astype(np.float32),
+        change_counts=np.zeros(len(part), dtype=np.int64),
+        predictive_std=spread.astype(np.float32),
     )
 
 
-def figure_of(rows: Rows, name: str, part: str) -> float | None:
-    mask = rows.parts == part
+def figure_of(rows: FitRows, name: str, part: str) -> float | None:
+    mask = rows.split_names == part
     if not mask.any():
         return None
-    if rows.spread is None:
-        return float(100 * (rows.outputs[name][mask].argmax(axis=1) != rows.given[mask]).mean())
-    return float(np.sqrt(np.square(rows.outputs[name][mask] - rows.given[mask]).mean()))
+    if rows.predictive_std is None:
+        return float(100 * (rows.outputs[name][mask].argmax(axis=1) != rows.given_labels[mask]).mean())
+    return float(np.sqrt(np.square(rows.outputs[name][mask] - rows.given_labels[mask]).mean()))
 
 
-def candidates(rows: Rows) -> tuple[Candidate, ...]:
+def candidates(rows: FitRows) -> tuple[Candidate, ...]:
     return tuple(
         Candidate(
             name=name,
             title=TITLES[name],
-            validation=figure_of(rows, name, "validation") or 0.0,
+            validation_metric=figure_of(rows, name, "validation") or 0.0,
             validation_cost=0.3 + 0.1 * i,
-            test=figure_of(rows, name, "test"),
+            test_metric=figure_of(rows, name, "test"),
             steps=2000,
             seconds=41.5 + 20 * i,
         )
@@ -108,45 +108,45 @@ def candidates(rows: Rows) -> tuple[Candidate, ...]:
     )
 
 
-def fitted_for(rows: Rows, **changes: Any) -> Fitted:
+def fitted_for(rows: FitRows, **changes: Any) -> FitArtifact:
     """What goes with the rows, with other fields where asked for."""
-    classes = None if rows.spread is not None else ("adelie", "chinstrap", "gentoo")
+    classes = None if rows.predictive_std is not None else ("adelie", "chinstrap", "gentoo")
     known = candidates(rows)
     plain: dict[str, Any] = {
         "source": {"kind": "table", "path": "data/penguins.csv", "target": ["species"], "delimiter": ","},
         "inputs": {},
         "shape": (12,),
         "classes": classes,
-        "targets": ("species",) if classes else ("body mass", "flipper length")[: rows.given.shape[1]],
-        "figure_name": "error (%)" if classes else "RMSE",
-        "meaning": "share of samples given a wrong class" if classes else "root of the mean squared error",
+        "targets": ("species",) if classes else ("body mass", "flipper length")[: rows.given_labels.shape[1]],
+        "metric_name": "error (%)" if classes else "RMSE",
+        "metric_description": "share of samples given a wrong class" if classes else "root of the mean squared error",
         "choices": CHOICES,
         "notes": ("3 rows repeat another and were kept.", "Column 'island' holds 2 blanks, which are a category."),
         "candidates": known,
-        "chosen": min(known, key=lambda c: c.validation).name,
-        "snapshots": 20,
+        "selected_name": min(known, key=lambda c: c.validation_metric).name,
+        "num_snapshots": 20,
         "temperature": 1.4,
-        "spread_scale": 1.5,
-        "target_std": () if classes else (12.0,) * rows.given.shape[1],
-        "unlike": 0.55,
-        "mask": 0.83 if classes else None,
-        "samples": table_samples(rows),
+        "std_scale": 1.5,
+        "target_std": () if classes else (12.0,) * rows.given_labels.shape[1],
+        "covariate_shift_auc": 0.55,
+        "mask_rate": 0.83 if classes else None,
+        "previews": table_samples(rows),
     }
-    return Fitted(**{**plain, **changes})
+    return FitArtifact(**{**plain, **changes})
 
 
-def unlabelled(rows: Rows, count: int) -> list[int]:
-    return np.flatnonzero(rows.parts == "unlabeled")[:count].tolist()
+def unlabelled(rows: FitRows, count: int) -> list[int]:
+    return np.flatnonzero(rows.split_names == "unlabeled")[:count].tolist()
 
 
-def table_samples(rows: Rows, count: int = 8) -> tuple[Sample, ...]:
+def table_samples(rows: FitRows, count: int = 8) -> tuple[RowPreview, ...]:
     cells = {"island": "Biscoe", "bill length (mm)": "46.1", "bill depth (mm)": "13.2", "flipper (mm)": "211"}
     note = {"remark": "Nest never observed with full clutch; the adult was not sampled, and the weight is an estimate."}
-    return tuple(Sample(row=row, fields=cells | note) for row in unlabelled(rows, count))
+    return tuple(RowPreview(row=row, fields=cells | note) for row in unlabelled(rows, count))
 
 
-def picture_samples(rows: Rows, count: int = 12) -> tuple[Sample, ...]:
-    return tuple(Sample(row=row, picture=png(row)) for row in unlabelled(rows, count))
+def picture_samples(rows: FitRows, count: int = 12) -> tuple[RowPreview, ...]:
+    return tuple(RowPreview(row=row, png_base64=png(row)) for row in unlabelled(rows, count))
 
 
 def png(seed: int, size: int = 32) -> str:
@@ -180,9 +180,9 @@ def write_run(folder: Path, name: str, best: float) -> None:
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     result = Result(
         name=name,
-        figure=best,
-        figure_name="error (%)",
-        definition="at the last step",
+        metric=best,
+        metric_name="error (%)",
+        metric_definition="at the last step",
         validation=best,
         seed=0,
         steps=2000,
@@ -193,16 +193,16 @@ def write_run(folder: Path, name: str, best: float) -> None:
     write_result(run, result)
 
 
-def write_folder(folder: Path, rows: Rows, fitted: Fitted | None = None) -> Path:
+def write_folder(folder: Path, rows: FitRows, fitted: FitArtifact | None = None) -> Path:
     """A whole fit folder."""
     fitted = fitted_for(rows) if fitted is None else fitted
     folder.mkdir(parents=True, exist_ok=True)
     for candidate in fitted.candidates:
-        write_run(folder, candidate.name, candidate.validation or 1.0)
+        write_run(folder, candidate.name, candidate.validation_metric or 1.0)
     write_fit(folder, fitted, rows)
     return folder
 
 
-def without(rows: Rows, *names: str) -> Rows:
+def without(rows: FitRows, *names: str) -> FitRows:
     """The rows with fewer candidates."""
     return dataclasses.replace(rows, outputs={k: v for k, v in rows.outputs.items() if k not in names})

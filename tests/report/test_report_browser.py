@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fit_folders import SECTIONS, class_rows, fitted_for, picture_samples, write_folder
 
-from l2i.report import write_report
-from l2i.report.confusion import WHOLE
+from l2i.fit.report.confidence import MAX_MATRIX_CLASSES
+from l2i.fit.report.page import write_report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with")
@@ -45,10 +45,10 @@ def requests(log: Path) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    rows = class_rows(classes=WHOLE)
-    names = tuple(f"a class with quite a long name, number {i}" for i in range(WHOLE))
+    rows = class_rows(classes=MAX_MATRIX_CLASSES)
+    names = tuple(f"a class with quite a long name, number {i}" for i in range(MAX_MATRIX_CLASSES))
     notes = ("An-unbroken-word-" * 30,)
-    fitted = fitted_for(rows, classes=names, samples=picture_samples(rows), notes=notes, unlike=0.9)
+    fitted = fitted_for(rows, classes=names, previews=picture_samples(rows), notes=notes, covariate_shift_auc=0.9)
     return write_folder(tmp_path / "fit", rows, fitted)
 
 

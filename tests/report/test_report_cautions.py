@@ -5,19 +5,19 @@ import numpy as np
 import pytest
 from fit_folders import class_rows, fitted_for, target_rows
 
-from l2i.own.fitted import Fitted, Rows
-from l2i.own.imputed import impute
-from l2i.report.cautions import cautions
+from l2i.fit.artifact import FitArtifact, FitRows
+from l2i.fit.impute import impute
+from l2i.fit.report.caveats import find_caveats
 
 CALM = {"labeled": 120, "unlabeled": 600, "validation": 400, "test": 100}
 
 
-def found(rows: Rows, **changes: Any) -> list[str]:
-    fitted: Fitted = fitted_for(rows, **changes)
-    return [caution.found for caution in cautions(fitted, rows, impute(fitted, rows))]
+def found(rows: FitRows, **changes: Any) -> list[str]:
+    fitted: FitArtifact = fitted_for(rows, **changes)
+    return [caution.finding for caution in find_caveats(fitted, rows, impute(fitted, rows))]
 
 
-def calm() -> Rows:
+def calm() -> FitRows:
     return class_rows(counts=CALM)
 
 
@@ -29,8 +29,8 @@ def test_nothing_is_said_where_nothing_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"unlike": 0.71}, "unlike the labelled"),
-        ({"mask": 0.09}, "Only 9.0 % of the unlabelled rows"),
+        ({"covariate_shift_auc": 0.71}, "unlike the labelled"),
+        ({"mask_rate": 0.09}, "Only 9.0 % of the unlabelled rows"),
         ({"temperature": 0.05}, "temperature that calibrates"),
         ({"temperature": 19.99}, "temperature that calibrates"),
     ],
@@ -41,7 +41,7 @@ def test_a_field_out_of_bounds_is_a_caution(changes: dict[str, Any], words: str)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"unlike": 0.7}, {"unlike": None}, {"mask": 0.1}, {"mask": None}, {"temperature": 18.0}]
+    "changes", [{"covariate_shift_auc": 0.7}, {"covariate_shift_auc": None}, {"mask_rate": 0.1}, {"mask_rate": None}, {"temperature": 18.0}]
 )
 def test_a_field_within_bounds_is_none(changes: dict[str, Any]) -> None:
     assert found(calm(), **changes) == []
@@ -49,14 +49,14 @@ def test_a_field_within_bounds_is_none(changes: dict[str, Any]) -> None:
 
 def test_the_scale_of_spreads_has_bounds_too() -> None:
     rows = target_rows(1)
-    assert any("scale of the spreads" in text for text in found(rows, spread_scale=50.0))
-    assert not any("scale of the spreads" in text for text in found(rows, spread_scale=2.0))
+    assert any("scale of the spreads" in text for text in found(rows, std_scale=50.0))
+    assert not any("scale of the spreads" in text for text in found(rows, std_scale=2.0))
 
 
-def labelled_as(rows: Rows, counts: list[int]) -> Rows:
-    given = rows.given.copy()
-    given[rows.parts == "labeled"] = np.repeat(np.arange(len(counts)), counts)
-    return dataclasses.replace(rows, given=given)
+def labelled_as(rows: FitRows, counts: list[int]) -> FitRows:
+    given = rows.given_labels.copy()
+    given[rows.split_names == "labeled"] = np.repeat(np.arange(len(counts)), counts)
+    return dataclasses.replace(rows, given_labels=given)
 
 
 @pytest.mark.parametrize(("counts", "uneven"), [([60, 40, 20], False), ([66, 33, 21], True), ([60, 60, 0], True)])
@@ -64,9 +64,9 @@ def test_uneven_labels_are_told(counts: list[int], uneven: bool) -> None:
     assert any("uneven" in text for text in found(labelled_as(calm(), counts))) is uneven
 
 
-def imputed_as(rows: Rows, shares: list[float]) -> Rows:
+def imputed_as(rows: FitRows, shares: list[float]) -> FitRows:
     """Rows whose imputed labels have such shares."""
-    blank = np.flatnonzero(rows.parts == "unlabeled")
+    blank = np.flatnonzero(rows.split_names == "unlabeled")
     labels = np.searchsorted(np.cumsum(shares), (np.arange(len(blank)) + 0.5) / len(blank))
     outputs = {name: values.copy() for name, values in rows.outputs.items()}
     for values in outputs.values():
@@ -102,12 +102,12 @@ def test_candidates_that_validation_cannot_tell_apart_are_told() -> None:
     assert not any("cannot tell the best" in text for text in found(calm()))
 
 
-def held_out(right: int, wrong: int, confidence: float) -> Rows:
+def held_out(right: int, wrong: int, confidence: float) -> FitRows:
     """Test rows of two classes that are all as sure."""
     rows = class_rows(classes=3, counts={"labeled": 9, "unlabeled": 30, "validation": 0, "test": right + wrong})
     outputs = {name: values.copy() for name, values in rows.outputs.items()}
-    held = rows.parts == "test"
-    said = (rows.given[held] + (np.arange(right + wrong) < wrong)) % 3
+    held = rows.split_names == "test"
+    said = (rows.given_labels[held] + (np.arange(right + wrong) < wrong)) % 3
     for values in outputs.values():
         values[held] = np.log(np.where(said[:, None] == np.arange(3), confidence, (1 - confidence) / 2))
     return dataclasses.replace(rows, outputs=outputs)

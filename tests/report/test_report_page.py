@@ -10,12 +10,10 @@ import pytest
 from fit_folders import SECTIONS, class_rows, fitted_for, picture_samples, png, target_rows, without, write_folder
 
 from l2i.errors import InputError
-from l2i.own.fitted import Choice, Sample
-from l2i.report import write_report
-from l2i.report.charts import thinned
-from l2i.report.curves import changes_of
-from l2i.report.sureness import data_uri
-from l2i.report.svg import breakable, tag, tick
+from l2i.fit.artifact import Choice, RowPreview
+from l2i.fit.report.charts import compute_cost_changes, format_tick, make_breakable, render_tag, thin_points
+from l2i.fit.report.confidence import to_data_uri
+from l2i.fit.report.page import write_report
 
 NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=1>', "</svg></style><b onclick='x'>&amp;", "{{ 7 * 7 }}")
 VOID = {"meta", "img", "br", "wbr"}
@@ -73,7 +71,7 @@ def test_a_table_has_every_section_in_order(tmp_path: Path) -> None:
 
 def test_pictures_are_shown(tmp_path: Path) -> None:
     rows = class_rows()
-    page = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, samples=picture_samples(rows)))))
+    page = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, previews=picture_samples(rows)))))
     sources = [str(image["src"]) for image in page.all("img")]
     assert 6 < len(sources) <= 12
     assert all(base64.b64decode(s.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG") for s in sources)
@@ -88,7 +86,7 @@ def test_a_regression_shows_errors_in_place_of_confusion(tmp_path: Path) -> None
 
 def test_landmarks_keep_their_own_figure(tmp_path: Path) -> None:
     rows = target_rows(2)
-    fitted = fitted_for(rows, figure_name="error (%)", meaning="distance between the eyes")
+    fitted = fitted_for(rows, metric_name="error (%)", metric_description="distance between the eyes")
     page = Page(write_report(write_folder(tmp_path, rows, fitted)))
     assert "the error (%) is below" in page.text
     assert "one standard error of each figure" not in page.text
@@ -96,7 +94,7 @@ def test_landmarks_keep_their_own_figure(tmp_path: Path) -> None:
 
 def test_candidates_and_folders_may_be_missing(tmp_path: Path) -> None:
     rows = without(class_rows(counts={"labeled": 30, "unlabeled": 50}), "supervised", "baseline")
-    folder = write_folder(tmp_path, rows, fitted_for(rows, samples=(), notes=(), choices=()))
+    folder = write_folder(tmp_path, rows, fitted_for(rows, previews=(), notes=(), choices=()))
     for name in ("metrics.jsonl", "config.json", "result.json"):
         (folder / "l2i" / name).unlink()
     text = Page(write_report(folder)).text
@@ -107,25 +105,25 @@ def test_candidates_and_folders_may_be_missing(tmp_path: Path) -> None:
 
 def test_rows_all_labelled_have_nothing_imputed(tmp_path: Path) -> None:
     rows = class_rows(counts={"labeled": 30, "validation": 40})
-    text = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, samples=())))).text
+    text = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, previews=())))).text
     assert "none is imputed" in text
 
 
 def test_everything_from_the_data_is_escaped(tmp_path: Path) -> None:
     rows = class_rows()
-    row = int((rows.parts == "unlabeled").argmax())
+    row = int((rows.split_names == "unlabeled").argmax())
     ids = [NASTY[i % len(NASTY)] for i in range(len(rows.ids))]
     fitted = fitted_for(
         rows,
         classes=NASTY[:3],
         targets=(NASTY[0],),
         notes=NASTY,
-        choices=tuple(Choice(name=text, value=text, why=text) for text in NASTY),
-        samples=(Sample(row=row, picture='"><script>', fields={text: text for text in NASTY}),),
+        choices=tuple(Choice(name=text, value=text, reason=text) for text in NASTY),
+        previews=(RowPreview(row=row, png_base64='"><script>', fields={text: text for text in NASTY}),),
         source={"kind": NASTY[1], "path": NASTY[0], NASTY[2]: {NASTY[0]: 1}},
-        figure_name="error (%)" + NASTY[0],
-        meaning=NASTY[2],
-        unlike=0.9,
+        metric_name="error (%)" + NASTY[0],
+        metric_description=NASTY[2],
+        covariate_shift_auc=0.9,
         candidates=tuple(dataclasses.replace(c, title=NASTY[1] + c.name) for c in fitted_for(rows).candidates),
     )
     out = write_report(write_folder(tmp_path / "fit", dataclasses.replace(rows, ids=ids), fitted))
@@ -184,23 +182,23 @@ def test_metrics_of_every_length_make_curves(tmp_path: Path) -> None:
     row = {"step": 5, "validation": None, "test": 0.0, "c_t": 1e-5, "c_u": 0.0, "c_h": 3.0}
     (folder / "l2i" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     assert "log scale" in Page(write_report(folder)).text
-    assert thinned([(float(i), 0.0) for i in range(1001)], 100)[-1][0] == 1000
-    assert len(thinned([(float(i), 0.0) for i in range(1001)], 100)) <= 100
+    assert thin_points([(float(i), 0.0) for i in range(1001)], 100)[-1][0] == 1000
+    assert len(thin_points([(float(i), 0.0) for i in range(1001)], 100)) <= 100
 
 
 def test_only_pngs_become_pictures() -> None:
-    assert data_uri(png(0)) is not None
+    assert to_data_uri(png(0)) is not None
     for wrong in (None, "", "no base64!", base64.b64encode(b"<svg onload=x>").decode(), 'iVBORw0KGgo"><script>', "é"):
-        assert data_uri(wrong) is None
+        assert to_data_uri(wrong) is None
 
 
 def test_names_break_where_words_join_and_stay_escaped(tmp_path: Path) -> None:
-    assert breakable("support_calls") == "support_<wbr>calls"
-    assert breakable("a/b.c-d__e_") == "a/<wbr>b.<wbr>c-<wbr>d__<wbr>e_"
-    assert breakable("<i>_&") == "&lt;i&gt;_<wbr>&amp;"
+    assert make_breakable("support_calls") == "support_<wbr>calls"
+    assert make_breakable("a/b.c-d__e_") == "a/<wbr>b.<wbr>c-<wbr>d__<wbr>e_"
+    assert make_breakable("<i>_&") == "&lt;i&gt;_<wbr>&amp;"
     rows = class_rows()
-    sample = Sample(row=int((rows.parts == "unlabeled").argmax()), fields={"support_calls": "x_y"})
-    raw = write_report(write_folder(tmp_path, rows, fitted_for(rows, samples=(sample,)))).read_text()
+    sample = RowPreview(row=int((rows.split_names == "unlabeled").argmax()), fields={"support_calls": "x_y"})
+    raw = write_report(write_folder(tmp_path, rows, fitted_for(rows, previews=(sample,)))).read_text()
     assert '<ul class="cards rows">' in raw
     assert "support_<wbr>calls</th><td>x_y</td>" in raw
 
@@ -209,7 +207,7 @@ def test_names_break_where_words_join_and_stay_escaped(tmp_path: Path) -> None:
     ("value", "text"), [(-2.5e-5, "−2.5e−5"), (1e-4, "1e−4"), (-3e-12, "−3e−12"), (0.0, "0"), (-0.5, "−0.5")]
 )
 def test_ticks_keep_the_digits_that_tell_them_apart(value: float, text: str) -> None:
-    assert tick(value) == text
+    assert format_tick(value) == text
 
 
 def test_a_figure_without_errors_is_told_by_its_count(tmp_path: Path) -> None:
@@ -224,7 +222,7 @@ def test_a_figure_without_errors_is_told_by_its_count(tmp_path: Path) -> None:
 
 def test_figures_in_other_units_than_the_rows_have_no_standard_error(tmp_path: Path) -> None:
     rows = class_rows()
-    other = tuple(dataclasses.replace(c, validation=7e4, test=7e4) for c in fitted_for(rows).candidates)
+    other = tuple(dataclasses.replace(c, validation_metric=7e4, test_metric=7e4) for c in fitted_for(rows).candidates)
     text = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, candidates=other)))).text
     assert "one standard error of each figure" not in text
 
@@ -250,8 +248,8 @@ def test_an_outer_update_is_drawn_by_what_it_changes(tmp_path: Path) -> None:
         {"step": 2.0, "validation": 1.0, "test": 1.0, "c_h_before": 0.5, "c_h_after": None},
         {"step": 3.0, "validation": 1.0, "test": 1.0, "c_h_before": 0.5, "c_h_after": 0.75},
     ]
-    assert changes_of(rows, "c_h") == [(1.0, -0.25), (3.0, 0.25)]
-    assert changes_of(rows, "test_cost") == []
+    assert compute_cost_changes(rows, "c_h") == [(1.0, -0.25), (3.0, 0.25)]
+    assert compute_cost_changes(rows, "test_cost") == []
     folder = write_folder(tmp_path, class_rows())
     (folder / "l2i" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = Page(write_report(folder))
@@ -261,5 +259,5 @@ def test_an_outer_update_is_drawn_by_what_it_changes(tmp_path: Path) -> None:
 
 
 def test_markup_escapes_text_and_attributes() -> None:
-    assert tag("text", "<a>", aria_label='"&') == '<text aria-label="&quot;&amp;">&lt;a&gt;</text>'
-    assert tag("g", tag("text", "x"), class_="y", x=1.0) == '<g class="y" x="1"><text>x</text></g>'
+    assert render_tag("text", "<a>", aria_label='"&') == '<text aria-label="&quot;&amp;">&lt;a&gt;</text>'
+    assert render_tag("g", render_tag("text", "x"), class_="y", x=1.0) == '<g class="y" x="1"><text>x</text></g>'

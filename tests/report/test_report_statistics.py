@@ -6,58 +6,70 @@ import numpy as np
 import pytest
 from fit_folders import class_rows, fitted_for, target_rows, without
 
-from l2i.own.fitted import Fitted, Rows
-from l2i.report.calibration import bins_of, calibration, expected_error, spread_bins
-from l2i.report.confusion import confusion, counts_of, scatters
-from l2i.report.paired import difference, errors_of, figure, known
-from l2i.report.svg import nice
-from l2i.report.verdict import verdict
-from l2i.report.words import significant
+from l2i.fit.artifact import FitArtifact, FitRows
+from l2i.fit.report.charts import compute_nice_ticks
+from l2i.fit.report.comparison import (
+    build_verdict,
+    compute_row_errors,
+    estimate_difference,
+    estimate_metric,
+    mask_known_labels,
+)
+from l2i.fit.report.confidence import (
+    bin_by_confidence,
+    bin_by_std,
+    build_calibration_section,
+    build_confusion_section,
+    compute_ece,
+    count_confusions,
+    draw_scatters,
+)
+from l2i.fit.report.formatting import format_significant
 
 
-def said(rows: Rows, fitted: Fitted | None = None) -> list[str]:
-    return [str(s) for s in verdict(fitted_for(rows) if fitted is None else fitted, rows).sentences]
+def said(rows: FitRows, fitted: FitArtifact | None = None) -> list[str]:
+    return [str(s) for s in build_verdict(fitted_for(rows) if fitted is None else fitted, rows).sentences]
 
 
 def test_paired_difference_of_classes_is_numpys() -> None:
     draw = np.random.default_rng(0)
     ours, theirs = ((draw.random(200) < p).astype(float) for p in (0.1, 0.25))
-    found = difference(ours, theirs, classes=True)
+    found = estimate_difference(ours, theirs, is_classification=True)
     gap = 100 * (ours - theirs)
     assert found.value == pytest.approx(gap.mean())
-    assert found.error == pytest.approx(gap.std(ddof=1) / np.sqrt(200))
-    assert found.established
+    assert found.standard_error == pytest.approx(gap.std(ddof=1) / np.sqrt(200))
+    assert found.is_significant
 
 
 def test_paired_difference_of_roots_is_the_bootstraps() -> None:
     draw = np.random.default_rng(1)
     common = draw.gamma(2, 1, 400)
     ours, theirs = common * draw.gamma(9, 0.1, 400), common * draw.gamma(9, 0.13, 400)
-    found = difference(ours, theirs, classes=False)
+    found = estimate_difference(ours, theirs, is_classification=False)
     picks = draw.integers(400, size=(4000, 400))
     drawn = np.sqrt(ours[picks].mean(axis=1)) - np.sqrt(theirs[picks].mean(axis=1))
     assert found.value == pytest.approx(np.sqrt(ours.mean()) - np.sqrt(theirs.mean()))
-    assert found.error == pytest.approx(drawn.std(), rel=0.06)
+    assert found.standard_error == pytest.approx(drawn.std(), rel=0.06)
 
 
 def test_a_figures_own_standard_error_is_the_binomials() -> None:
     errors = np.array([1.0] * 20 + [0.0] * 80)
-    found = figure(errors, classes=True)
+    found = estimate_metric(errors, is_classification=True)
     assert found.value == pytest.approx(20)
-    assert found.error == pytest.approx(100 * np.sqrt(0.2 * 0.8 / 99))
+    assert found.standard_error == pytest.approx(100 * np.sqrt(0.2 * 0.8 / 99))
 
 
 @pytest.mark.parametrize("differing", [0, 1, 4, 5])
 def test_a_handful_of_rows_establishes_nothing(differing: int) -> None:
     theirs = np.zeros(200)
     theirs[:differing] = 1
-    assert not difference(np.zeros(200), theirs, classes=True).established
-    assert not difference(theirs, np.zeros(200), classes=True).established
+    assert not estimate_difference(np.zeros(200), theirs, is_classification=True).is_significant
+    assert not estimate_difference(theirs, np.zeros(200), is_classification=True).is_significant
 
 
 def test_few_rows_establish_nothing_even_where_all_differ() -> None:
-    assert not difference(np.zeros(6), np.ones(6), classes=True).established
-    assert not difference(np.full(6, 1.0), np.full(6, 9.0), classes=False).established
+    assert not estimate_difference(np.zeros(6), np.ones(6), is_classification=True).is_significant
+    assert not estimate_difference(np.full(6, 1.0), np.full(6, 9.0), is_classification=False).is_significant
 
 
 def test_the_verdict_says_what_helps_and_by_how_much() -> None:
@@ -103,7 +115,7 @@ def test_what_was_not_compared_is_said(gone: tuple[str, ...], which: int, words:
 
 def test_without_test_rows_the_validation_rows_serve_and_that_is_said() -> None:
     rows = class_rows(counts={"labeled": 40, "unlabeled": 100, "validation": 150})
-    found = verdict(fitted_for(rows), rows)
+    found = build_verdict(fitted_for(rows), rows)
     assert "150 validation rows" in str(found.sentences[0])
     assert any("on which the choice was made" in note for note in found.footnotes)
 
@@ -111,26 +123,26 @@ def test_without_test_rows_the_validation_rows_serve_and_that_is_said() -> None:
 def test_without_held_out_rows_nothing_is_claimed() -> None:
     rows = class_rows(counts={"labeled": 40, "unlabeled": 100})
     assert said(rows) == ["Nothing can be compared: no rows with known labels were held out."]
-    assert calibration(fitted_for(rows), rows) is None
+    assert build_calibration_section(fitted_for(rows), rows) is None
 
 
 def test_a_regression_compares_roots_of_mean_squares() -> None:
     rows = target_rows(2)
     fitted = fitted_for(rows)
-    mask = known(fitted, rows, "test")
+    mask = mask_known_labels(fitted, rows, "test")
     unit = np.asarray(fitted.target_std)  # several targets need not have one unit
-    gaps = [(rows.outputs[n][mask] - rows.given[mask]) / unit for n in ("supervised", "l2i")]
+    gaps = [(rows.outputs[n][mask] - rows.given_labels[mask]) / unit for n in ("supervised", "l2i")]
     roots = [np.sqrt(np.square(gap).mean()) for gap in gaps]
-    found = [figure(errors_of(fitted, rows, n, mask), classes=False).value for n in ("supervised", "l2i")]
+    found = [estimate_metric(compute_row_errors(fitted, rows, n, mask), is_classification=False).value for n in ("supervised", "l2i")]
     assert found == pytest.approx(roots)
-    assert f"supervised of {significant(roots[0])} (" in said(rows)[0]
+    assert f"supervised of {format_significant(roots[0])} (" in said(rows)[0]
 
 
 def test_ties_go_to_what_has_learned_from_more_and_that_is_said() -> None:
     rows = class_rows(wrong={"baseline": 0.1, "l2i": 0.1})
     fitted = fitted_for(rows)
-    tied = tuple(dataclasses.replace(c, validation=4.0) for c in fitted.candidates)
-    assert "it has learned from more" in verdict(dataclasses.replace(fitted, candidates=tied), rows).chosen
+    tied = tuple(dataclasses.replace(c, validation_metric=4.0) for c in fitted.candidates)
+    assert "it has learned from more" in build_verdict(dataclasses.replace(fitted, candidates=tied), rows).selection
 
 
 def test_expected_calibration_error_is_the_textbooks() -> None:
@@ -142,37 +154,37 @@ def test_expected_calibration_error_is_the_textbooks() -> None:
     for low, high in itertools.pairwise(edges):
         inside = (confidence >= low) & ((confidence < high) | (high == 1))
         oracle += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
-    assert expected_error(bins_of(confidence, right)) == pytest.approx(oracle)
+    assert compute_ece(bin_by_confidence(confidence, right)) == pytest.approx(oracle)
 
 
 def test_spreads_that_are_right_lie_on_the_diagonal() -> None:
     draw = np.random.default_rng(3)
     spread = draw.gamma(5, 1, 20_000)
-    for bin_ in spread_bins(spread, np.abs(draw.normal(0, spread))):
-        assert bin_.found == pytest.approx(bin_.said, rel=0.06)
+    for bin_ in bin_by_std(spread, np.abs(draw.normal(0, spread))):
+        assert bin_.observed == pytest.approx(bin_.predicted, rel=0.06)
 
 
 def test_shares_within_spreads_are_counted() -> None:
     rows = target_rows(1)
     fitted = fitted_for(rows)
-    found = calibration(fitted, rows)
-    mask = known(fitted, rows, "validation", "test")
-    assert rows.spread is not None and found is not None
-    error = np.abs(rows.outputs[fitted.chosen][mask] - rows.given[mask])
-    inside = 100 * (error <= 2 * 1.5 * rows.spread[mask]).mean()
+    found = build_calibration_section(fitted, rows)
+    mask = mask_known_labels(fitted, rows, "validation", "test")
+    assert rows.predictive_std is not None and found is not None
+    error = np.abs(rows.outputs[fitted.selected_name][mask] - rows.given_labels[mask])
+    inside = 100 * (error <= 2 * 1.5 * rows.predictive_std[mask]).mean()
     assert float(found.table[1][2].removesuffix(" %")) == pytest.approx(inside, abs=0.51)
 
 
 def test_confusion_counts_every_validation_row() -> None:
-    assert counts_of(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 0]), 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0]]
+    assert count_confusions(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 0]), 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0]]
     rows = class_rows()
-    found = confusion(fitted_for(rows), rows)
-    assert sum(cell.number for line in found.matrix for cell in line) == 100
+    found = build_confusion_section(fitted_for(rows), rows)
+    assert sum(cell.num_rows for line in found.matrix for cell in line) == 100
 
 
 def test_many_classes_are_shown_by_their_most_confused_pairs() -> None:
     rows = class_rows(classes=25)
-    found = confusion(fitted_for(rows, classes=tuple(f"c{i}" for i in range(25))), rows)
+    found = build_confusion_section(fitted_for(rows, classes=tuple(f"c{i}" for i in range(25))), rows)
     assert not found.matrix
     assert 0 < len(found.pairs) <= 15
     counts = [int(pair[2]) for pair in found.pairs]
@@ -182,12 +194,12 @@ def test_many_classes_are_shown_by_their_most_confused_pairs() -> None:
 def test_only_some_targets_are_drawn() -> None:
     rows = target_rows(10)
     fitted = fitted_for(rows, targets=tuple(f"t{i}" for i in range(10)))
-    assert [chart.title for chart in scatters(fitted, rows)] == [f"t{i}" for i in range(6)]
+    assert [chart.title for chart in draw_scatters(fitted, rows)] == [f"t{i}" for i in range(6)]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-3.2, 7.9), (0, 2e-5), (1e6, 3e6), (0, 0.3)])
 def test_ticks_are_few_and_within(low: float, high: float) -> None:
-    ticks = nice(low, high)
+    ticks = compute_nice_ticks(low, high)
     assert 2 <= len(ticks) <= 6
     assert all(low - 1e-9 * high <= t <= high * (1 + 1e-9) for t in ticks)
 
@@ -196,4 +208,4 @@ def test_ticks_are_few_and_within(low: float, high: float) -> None:
     ("value", "text"), [(0.0, "0"), (1234.5, "1,234"), (0.01234, "0.0123"), (9.87, "9.87"), (3e-9, "3.00e-09")]
 )
 def test_numbers_keep_three_digits(value: float, text: str) -> None:
-    assert significant(value) == text
+    assert format_significant(value) == text

@@ -14,7 +14,7 @@ import torch
 from attempts import Attempt, steps_saved
 from launch import command
 
-from l2i.training.checkpoint import checkpoints, load_checkpoint
+from l2i.training.checkpoint import list_checkpoints, load_checkpoint
 
 STEPS = 80
 COMMON = ("--steps", str(STEPS), "--eval-every", "10", "--device", "cpu", "--threads", "1")
@@ -36,7 +36,7 @@ class Disturbed:
     ) -> None:
         self.folder, self.processes, self.moves, self.save_every = folder, processes, moves, save_every
         self.words = (*RECIPES[recipe], *COMMON, *(("--precision", "float64") if moves else ()))
-        self.saves = ("--save-every", str(save_every), "--keep", str(keep))
+        self.saves = ("--save-every", str(save_every), "--keep-checkpoints", str(keep))
         self.keep, self.attempts = keep, list[Attempt]()
         self.damaged = dict[tuple[int, int], Path]()
         self.disk = folder / "disk"
@@ -61,7 +61,7 @@ class Disturbed:
 
     def whole(self) -> list[Path]:
         """The checkpoints that nobody has damaged, oldest first."""
-        return [path for path in checkpoints(self.out / "checkpoints") if mark(path) not in self.damaged]
+        return [path for path in list_checkpoints(self.out / "checkpoints") if mark(path) not in self.damaged]
 
     def intact(self) -> None:
         """That every checkpoint that nobody has damaged can be read."""

@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100, help="how many")
     parser.add_argument("--first", type=int, default=0, help="seed of the first; the others' follow it")
     parser.add_argument("--minutes", type=float, default=40, help="after which no case is begun")
-    parser.add_argument("--at-once", type=int, default=2, help="cases at a time; two for each two cores is well")
+    parser.add_argument("--parallel", type=int, default=2, help="cases at a time; two for each two cores is well")
     asked = parser.parse_args()
     began, work = time.monotonic(), Path(mkdtemp(prefix="l2i-soak-"))
     with ThreadPoolExecutor(asked.at_once) as pool:

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
+from benchmarks.ablation.__main__ import run_command as run_ablation
 from study_books import Call, Said, shrink
-
-from l2i.cli import run
 
 
 @pytest.fixture
@@ -28,14 +27,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "course": ("0:1",),
         }.items():
             chosen = [word for given in seeds for word in ("--seeds", given)]
-            assert run(["study", "digits-fixmatch", "--keep", str(folder), "--part", part, *chosen]) == 0
+            assert run_ablation(["digits-fixmatch", "--save-results", str(folder), "--part", part, *chosen]) == 0
     return folder
 
 
 @pytest.fixture
-def l2i(capsys: pytest.CaptureFixture[str]) -> Call:
+def ablation(capsys: pytest.CaptureFixture[str]) -> Call:
     def call(*arguments: str | Path) -> Said:
-        code = run([str(word) for word in arguments])
+        code = run_ablation([str(word) for word in arguments])
         return Said(code, *capsys.readouterr())
 
     return call

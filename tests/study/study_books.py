@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from benchmarks.ablation.grid import ARMS, TUNING_GRID, TUNING_SEEDS
 
 from l2i import Run, recipes, replace
-from l2i.recipes.cells import Cell
-from l2i.study.problems import ARMS, TRIALS, TUNING
+from l2i.recipes.table import Cell
 
 STEPS = 6
 TINY: dict[str, Any] = {"steps": STEPS, "eval_every": 2, "model": {"width": 8}}
@@ -35,13 +35,13 @@ Lines = list[dict[str, Any]]
 
 def shrink(monkeypatch: pytest.MonkeyPatch, name: str, **changes: Any) -> None:
     """Have the cells of a table take a few steps with a few samples; all else is as it is."""
-    table = recipes.table(name)
-    original = table.make
+    table = recipes.get_table(name)
+    original = table.make_run
 
     def make(name: str, cell: Cell) -> Run:
         return replace(replace(original(name, cell), **TINY, batch=BATCH), **changes)
 
-    monkeypatch.setitem(table.__dict__, "make", make)
+    monkeypatch.setitem(table.__dict__, "make_run", make)
 
 
 def lines_of(folder: Path, problem: str = "digits-fixmatch", **wanted: object) -> Lines:
@@ -56,7 +56,7 @@ def write(folder: Path, problem: str, lines: Lines) -> None:
 
 def kept(part: str, arm: str, seed: int, figure: float | None, **more: Any) -> dict[str, Any]:
     """A line of a run."""
-    found = {"steps": 100, "figure": figure, "validation": figure, "seconds": 1.0}
+    found = {"steps": 100, "metric": figure, "validation": figure, "seconds": 1.0}
     return {"part": part, "arm": arm, "seed": seed, **more, **found}
 
 
@@ -64,7 +64,7 @@ def tuned(validation: Callable[[str, float, float], float | None] = lambda arm, 
     """Every trial, with such validation figures."""
     return [
         {**kept("tuning", arm, seed, 50.0, lr=lr, weight=weight), "validation": validation(arm, lr, weight)}
-        for lr, weight in TRIALS
-        for seed in TUNING
+        for lr, weight in TUNING_GRID
+        for seed in TUNING_SEEDS
         for arm in ARMS
     ]

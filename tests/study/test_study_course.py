@@ -4,14 +4,18 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.ablation.grid import PROBLEMS, Arm
+from benchmarks.ablation.runner import (
+    NUM_PROBE_SAMPLES,
+    DynamicsRecorder,
+    average_readings,
+    run_trial,
+    select_probe_steps,
+)
 from torch import nn
 
 from l2i import Run, Trainer, replace
-from l2i.study.course import SAMPLES, Watcher, averaged, looks
-from l2i.study.problems import PROBLEMS, Arm
-from l2i.study.trial import tried
-from l2i.training.probe import COLUMNS
-from l2i.training.truth import some_unlabeled
+from l2i.training.diagnostics import PROBE_COLUMNS, sample_unlabeled
 
 SIZES = {"labeled": 8, "unlabeled": 8, "holdout": 8}
 
@@ -19,7 +23,7 @@ SIZES = {"labeled": 8, "unlabeled": 8, "holdout": 8}
 def small(arm: Arm, **changes: Any) -> Run:
     """With running statistics, dropout, and moments in the optimizer."""
     run = replace(
-        PROBLEMS["digits-fixmatch"].run(arm), device="cpu", steps=20, eval_every=2, probe=SAMPLES, batch=SIZES
+        PROBLEMS["digits-fixmatch"].make_run(arm), device="cpu", steps=20, eval_every=2, probe_samples=NUM_PROBE_SAMPLES, batch=SIZES
     )
     return replace(run, model={"name": "conv", "width": 4, "dropout": 0.2}, **changes)
 
@@ -27,37 +31,37 @@ def small(arm: Arm, **changes: Any) -> Run:
 @pytest.mark.parametrize("arm", ["baseline", "control", "l2i"])
 def test_a_watched_run_ends_as_an_unwatched_one_bit_by_bit(arm: Arm) -> None:
     ends = []
-    for watch in (None, Watcher(small(arm))):
+    for watch in (None, DynamicsRecorder(small(arm))):
         torch.manual_seed(0)
-        ends.append({name: value for name, value in tried(small(arm), watch).items() if name != "seconds"})
+        ends.append({name: value for name, value in run_trial(small(arm), watch).items() if name != "seconds"})
     assert ends[0] == ends[1]
     assert watch is not None and [record["step"] for record in watch.records] == list(range(2, 21, 2))
     for record in watch.records:
-        assert {"c_t", "gradient", "imputed"} <= record.keys()
-        seen = {"c_h", "outer_ratio", "outer_ratio_raw", *COLUMNS}
+        assert {"c_t", "gradient", "pseudo_label_error"} <= record.keys()
+        seen = {"c_h", "grad_ratio", "grad_ratio_raw", *PROBE_COLUMNS}
         assert seen & record.keys() == (set() if arm == "baseline" else seen)
 
 
 def test_imputed_labels_are_measured_against_their_hidden_truth() -> None:
-    watcher = Watcher(run := small("l2i", steps=2))
+    watcher = DynamicsRecorder(run := small("l2i", steps=2))
     torch.manual_seed(0)
-    tried(run, watcher)
+    run_trial(run, watcher)
     torch.manual_seed(0)
     trainer = Trainer(run)
     for t in range(2):
         trainer.step(t)
-    some, model = some_unlabeled(trainer, SAMPLES), trainer.network.eval()
+    some, model = sample_unlabeled(trainer, NUM_PROBE_SAMPLES), trainer.network.eval()
     for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d | nn.BatchNorm1d)):
         norm.train()
-    assert isinstance(some.x, torch.Tensor) and SAMPLES - run.batch.unlabeled < len(some.y) <= SAMPLES
-    said = torch.cat([model(trainer.inputs(x)) for x in some.x.split(run.batch.unlabeled)])
-    assert watcher.records[-1]["imputed"] == pytest.approx(100 * float((said.argmax(1) != some.y).double().mean()))
+    assert isinstance(some.x, torch.Tensor) and NUM_PROBE_SAMPLES - run.batch.unlabeled < len(some.y) <= NUM_PROBE_SAMPLES
+    said = torch.cat([model(trainer.preprocess(x)) for x in some.x.split(run.batch.unlabeled)])
+    assert watcher.records[-1]["pseudo_label_error"] == pytest.approx(100 * float((said.argmax(1) != some.y).double().mean()))
 
 
 def test_an_update_is_measured_by_a_step_with_it_and_one_without() -> None:
     for arm in ("l2i", "control"):
-        run, watcher = small(arm), Watcher(small(arm))
-        tried(run, watcher)
+        run, watcher = small(arm), DynamicsRecorder(small(arm))
+        run_trial(run, watcher)
         assert any(record["c_h_after"] != record["c_h_before"] for record in watcher.records)
 
 
@@ -70,9 +74,9 @@ def test_an_update_is_measured_by_a_step_with_it_and_one_without() -> None:
     ],
 )
 def test_looks_are_evaluations_spread_over_the_run(problem: str, steps: list[int]) -> None:
-    assert sorted(looks(PROBLEMS[problem].run("l2i"))) == steps
+    assert sorted(select_probe_steps(PROBLEMS[problem].make_run("l2i"))) == steps
 
 
 def test_costs_are_means_over_the_steps_since_the_last_look() -> None:
     readings = [(1, {"c_t": 2.0, "c_h": 1.0}), (3, {"c_t": 4.0, "c_h": 5.0})]
-    assert averaged(readings) == {"c_t": 3.5, "c_h": 4.0}
+    assert average_readings(readings) == {"c_t": 3.5, "c_h": 4.0}

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.ablation.grid import ARMS, PROBLEMS, SETTING_GROUPS, TUNING_GRID, TUNING_SEEDS, iter_settings
 from PIL import Image
 from study_books import Call, Lines, kept, lines_of, tuned, write
 
-from l2i.statistic import with_error
-from l2i.study.problems import ARMS, PROBLEMS, TRIALS, TUNING
-from l2i.study.settings import GROUPS, fitting
+from l2i.experiments.formatting import mean_stderr
 
 WITHOUT = "what it is compared with: without L2I"
 ONE, THREE, ENTROPY = "ρ constant: ρ 1", "ρ constant: ρ 3", "labels and distance: cross-entropy"
@@ -36,12 +35,12 @@ def folder(tmp_path: Path) -> Path:
     """Two problems, one of them a regression."""
     settings = {WITHOUT: [10.0, 20.0], ONE: [9.0, 21.5], THREE: [12.0, None], ENTROPY: [None, None]}
     course = [
-        {"step": 4, "c_h": 2.0, "outer_ratio_raw": 0.5, "imputed": 40.0, **costs(1.0, 0.5, 2.0, 2.5)},
-        {"step": 10, "c_h": 1.0, "outer_ratio_raw": 0.25, "imputed": 30.0, **costs(1.0, 0.9, 2.0, 1.5)},
-        {"step": 100, "c_h": 0.5, "outer_ratio_raw": 0.1, "imputed": 20.0, **costs(0.5, 0.6, 1.0, 1.5)},
+        {"step": 4, "c_h": 2.0, "grad_ratio_raw": 0.5, "pseudo_label_error": 40.0, **costs(1.0, 0.5, 2.0, 2.5)},
+        {"step": 10, "c_h": 1.0, "grad_ratio_raw": 0.25, "pseudo_label_error": 30.0, **costs(1.0, 0.9, 2.0, 1.5)},
+        {"step": 100, "c_h": 0.5, "grad_ratio_raw": 0.1, "pseudo_label_error": 20.0, **costs(0.5, 0.6, 1.0, 1.5)},
     ]
-    other = [{**record, "c_h": 3.0, "imputed": 10.0} for record in course]
-    plain = [{"step": 10, "imputed": 42.0}, {"step": 100, "imputed": 21.0}]
+    other = [{**record, "c_h": 3.0, "pseudo_label_error": 10.0} for record in course]
+    plain = [{"step": 10, "pseudo_label_error": 42.0}, {"step": 100, "pseudo_label_error": 21.0}]
     lines = [{"part": "pace", "ratio": 1.5}, {"part": "pace", "ratio": 1.7}, *tuned(), *compared(FIGURES)]
     lines += [kept("settings", name, seed, f) for name, found in settings.items() for seed, f in enumerate(found)]
     lines += [kept("course", "l2i", seed, 5.0, course=each) for seed, each in enumerate((course, other))]
@@ -57,8 +56,8 @@ def costs(held: float, after: float, test: float, tested: float) -> dict[str, fl
     return {"c_h_before": held, "c_h_after": after, "test_cost_before": test, "test_cost_after": tested}
 
 
-def test_arms_are_paired_by_seed(folder: Path, l2i: Call) -> None:
-    rows = l2i("study", "--from", folder, "--markdown").table("arms")
+def test_arms_are_paired_by_seed(folder: Path, ablation: Call) -> None:
+    rows = ablation("--load-results", folder, "--markdown").table("arms")
     names = ["baseline", "baseline, equal time", "control", "L2I"]
     assert rows[0] == [
         "problem",
@@ -82,48 +81,48 @@ def test_arms_are_paired_by_seed(folder: Path, l2i: Call) -> None:
     assert rows[2][6:8] == ["–", "-0.020 ± 0.006"]
 
 
-def test_only_seeds_that_all_arms_have_count_and_each_once(folder: Path, tmp_path: Path, l2i: Call) -> None:
-    before = l2i("study", "--from", folder, "--markdown").table("arms")
+def test_only_seeds_that_all_arms_have_count_and_each_once(folder: Path, tmp_path: Path, ablation: Call) -> None:
+    before = ablation("--load-results", folder, "--markdown").table("arms")
     more = compared({arm: [50.0] for arm in ARMS[:3]}, first=3) + compared({"l2i": [99.0]})
     write(tmp_path / "more", "digits-fixmatch", [*lines_of(folder, part="pace"), *tuned(), *compared(FIGURES), *more])
-    assert l2i("study", "--from", tmp_path / "more", "--markdown").table("arms") == before[:2]
+    assert ablation("--load-results", tmp_path / "more", "--markdown").table("arms") == before[:2]
 
 
 @pytest.mark.parametrize(
     ("seeds", "shown"), [([5], "5"), ([8, 9, 10, 11], "8–11"), ([9, 8, 0, 1, 2, 3, 10, 12], "0–3, 8–10, 12")]
 )
-def test_seeds_are_told(tmp_path: Path, l2i: Call, seeds: list[int], shown: str) -> None:
+def test_seeds_are_told(tmp_path: Path, ablation: Call, seeds: list[int], shown: str) -> None:
     lines = [line for seed in seeds for line in compared({arm: [5.0] for arm in ARMS}, first=seed)]
     write(tmp_path, "digits-fixmatch", [*tuned(), *lines])
-    assert l2i("study", "--from", tmp_path, "--markdown").table("arms")[1][-1] == shown
+    assert ablation("--load-results", tmp_path, "--markdown").table("arms")[1][-1] == shown
 
 
-def test_a_problem_whose_tuning_is_cut_is_not_among_the_arms(folder: Path, l2i: Call) -> None:
+def test_a_problem_whose_tuning_is_cut_is_not_among_the_arms(folder: Path, ablation: Call) -> None:
     write(folder, "friedman-mean-teacher", [*tuned()[:-1], *compared(FIGURES)])
-    said = l2i("study", "--from", folder, "--markdown")
+    said = ablation("--load-results", folder, "--markdown")
     assert [row[0] for row in said.table("arms")[1:]] == ["`digits-fixmatch`"]
     assert (said.code, said.err.count("\n")) == (0, 1)
     assert "not complete yet, so not among the arms: friedman-mean-teacher;" in said.err
 
 
-def test_runs_with_settings_that_were_not_chosen_do_not_count(tmp_path: Path, l2i: Call) -> None:
-    others = [{**line, "lr": 2.0, "figure": 1.0} for line in compared(FIGURES)]
+def test_runs_with_settings_that_were_not_chosen_do_not_count(tmp_path: Path, ablation: Call) -> None:
+    others = [{**line, "lr": 2.0, "metric": 1.0} for line in compared(FIGURES)]
     write(tmp_path, "digits-fixmatch", [*tuned(), *others, *compared(FIGURES)])
-    assert l2i("study", "--from", tmp_path, "--markdown").table("arms")[1][2] == "20.00 ± 5.77"
+    assert ablation("--load-results", tmp_path, "--markdown").table("arms")[1][2] == "20.00 ± 5.77"
 
 
-def test_diverged_runs_are_counted_and_left_out(tmp_path: Path, l2i: Call) -> None:
+def test_diverged_runs_are_counted_and_left_out(tmp_path: Path, ablation: Call) -> None:
     figures = {**FIGURES, "control": [None, 18.0, 33.0], "longer": [None] * 3}
     write(tmp_path, "digits-fixmatch", [*tuned(), *compared(figures)])
-    row = l2i("study", "--from", tmp_path, "--markdown").table("arms")[1]
+    row = ablation("--load-results", tmp_path, "--markdown").table("arms")[1]
     assert row[2:6] == ["20.00 ± 5.77", "3 of 3 diverged", "25.50 ± 7.50, 1 of 3 diverged", "18.00 ± 6.08"]
     assert row[6:] == ["–", "-2.00 ± 0.58", "–", "-2.50 ± 1.50 (2 pairs)", "0–2"]
 
 
-def test_the_choice_of_each_arm_is_shown(tmp_path: Path, l2i: Call) -> None:
+def test_the_choice_of_each_arm_is_shown(tmp_path: Path, ablation: Call) -> None:
     best = {"baseline": (1.0, 1.0), "longer": (0.5, 1.0), "control": (2.0, 1.0), "l2i": (1.0, 3.0)}
     write(tmp_path, "digits-fixmatch", tuned(lambda arm, lr, weight: 7.0 if best[arm] == (lr, weight) else 8.0))
-    rows = l2i("study", "--from", tmp_path, "--markdown").table("tuning")
+    rows = ablation("--load-results", tmp_path, "--markdown").table("tuning")
     assert [row[1:] for row in rows[1:]] == [
         ["baseline", "× 1", "× 1", "7.00 ± 0.00", "5 × 2"],
         ["baseline, equal time", "× 0.5", "× 1", "7.00 ± 0.00", "5 × 2"],
@@ -132,39 +131,39 @@ def test_the_choice_of_each_arm_is_shown(tmp_path: Path, l2i: Call) -> None:
     ]
 
 
-def test_of_equal_trials_the_lowest_rate_and_then_the_lowest_weight_is_chosen(tmp_path: Path, l2i: Call) -> None:
+def test_of_equal_trials_the_lowest_rate_and_then_the_lowest_weight_is_chosen(tmp_path: Path, ablation: Call) -> None:
     write(tmp_path, "digits-fixmatch", tuned(lambda arm, lr, weight: 7.0 if lr > 0.5 or arm == "l2i" else 8.0))
-    said = l2i("study", "--from", tmp_path, "--markdown")
+    said = ablation("--load-results", tmp_path, "--markdown")
     assert [row[2:4] for row in said.table("tuning")[1:]] == [["× 1", "× 0.3"]] * 3 + [["× 0.5", "× 1"]]
     assert "of equal ones the lowest rate, then the lowest λ" in said.out
 
 
-def test_a_trial_that_lacks_a_seed_is_none_however_often_it_has_another(tiny: None, tmp_path: Path, l2i: Call) -> None:
-    lr, weight = TRIALS[1]
-    cut = {"arm": "control", "seed": TUNING[1], "lr": lr, "weight": weight}
-    lines = [{**line, "seed": TUNING[0]} if cut.items() <= line.items() else line for line in tuned()]
+def test_a_trial_that_lacks_a_seed_is_none_however_often_it_has_another(tiny: None, tmp_path: Path, ablation: Call) -> None:
+    lr, weight = TUNING_GRID[1]
+    cut = {"arm": "control", "seed": TUNING_SEEDS[1], "lr": lr, "weight": weight}
+    lines = [{**line, "seed": TUNING_SEEDS[0]} if cut.items() <= line.items() else line for line in tuned()]
     write(tmp_path, "digits-fixmatch", lines)
-    said = l2i("study", "digits-fixmatch", "--part", "arms", "--keep", tmp_path)
+    said = ablation("digits-fixmatch", "--part", "arms", "--save-results", tmp_path)
     assert said.code == 2 and "the arm 'control' is not tuned yet" in said.err
     assert lines_of(tmp_path) == lines
 
 
-def test_only_the_first_run_of_each_trial_counts(tmp_path: Path, l2i: Call) -> None:
-    again = [{**line, "validation": 0.0} for line in tuned() if (line["lr"], line["weight"]) == TRIALS[0]]
+def test_only_the_first_run_of_each_trial_counts(tmp_path: Path, ablation: Call) -> None:
+    again = [{**line, "validation": 0.0} for line in tuned() if (line["lr"], line["weight"]) == TUNING_GRID[0]]
     others = [{**line, "lr": 9.0, "validation": 0.0} for line in tuned()]
     later = [{**line, "seed": 7, "validation": 0.0} for line in tuned()]
     write(tmp_path, "digits-fixmatch", [*tuned(), *again, *others, *later])
-    rows = l2i("study", "--from", tmp_path, "--markdown").table("tuning")
+    rows = ablation("--load-results", tmp_path, "--markdown").table("tuning")
     assert [row[2:] for row in rows[1:]] == [["× 1", "× 0.3", "1.30 ± 0.00", "5 × 2"]] * len(ARMS)
 
 
-def test_settings_are_set_against_the_run_without_l2i(folder: Path, l2i: Call) -> None:
-    said = l2i("study", "--from", folder, "--markdown")
+def test_settings_are_set_against_the_run_without_l2i(folder: Path, ablation: Call) -> None:
+    said = ablation("--load-results", folder, "--markdown")
     assert said.table("settings") == [
         ["what it is compared with", "digits-fixmatch", "friedman-mean-teacher"],
         ["without L2I", "15.00 ± 5.00 (2 seeds)", "0.500 (1 seed)"],
     ]
-    ours = with_error([100 * (9 - 10) / 15, 100 * (21.5 - 20) / 15], 1, "+")
+    ours = mean_stderr([100 * (9 - 10) / 15, 100 * (21.5 - 20) / 15], 1, "+")
     assert ours == "+1.7 ± 8.3"
     assert said.table("settings", 1) == [
         ["ρ constant", "digits-fixmatch", "friedman-mean-teacher"],
@@ -175,17 +174,17 @@ def test_settings_are_set_against_the_run_without_l2i(folder: Path, l2i: Call) -
     assert "Change of the error, in % of the baseline's" in said.out
 
 
-def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, l2i: Call) -> None:
-    names = [name for name, _ in fitting(PROBLEMS["digits-fixmatch"].run("l2i"))]
+def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, ablation: Call) -> None:
+    names = [name for name, _ in iter_settings(PROBLEMS["digits-fixmatch"].make_run("l2i"))]
     write(tmp_path, "digits-fixmatch", [kept("settings", name, 0, 5.0) for name in sorted(names)])
-    said = l2i("study", "--from", tmp_path, "--markdown")
-    tables = [said.table("settings", place) for place in range(len(GROUPS))]
+    said = ablation("--load-results", tmp_path, "--markdown")
+    tables = [said.table("settings", place) for place in range(len(SETTING_GROUPS))]
     shown = [f"{rows[0][0]}: {row[0]}" for rows in tables for row in rows[1:]]
     assert shown == names
 
 
-def test_the_course_early_and_at_its_end(folder: Path, l2i: Call) -> None:
-    rows = l2i("study", "--from", folder, "--markdown").table("course")
+def test_the_course_early_and_at_its_end(folder: Path, ablation: Call) -> None:
+    rows = ablation("--load-results", folder, "--markdown").table("course")
     assert rows[0][4] == "error of the model's labels"
     held, tested = "-0.1667 ± 0.1116, 67 %", "+0.1667 ± 0.2108, 33 %"  # twice −0.5, −0.1, 0.1 and 0.5, −0.5, 0.5
     assert rows[1:] == [
@@ -194,8 +193,8 @@ def test_the_course_early_and_at_its_end(folder: Path, l2i: Call) -> None:
     ]
 
 
-def test_the_text_has_the_cells_of_the_markdown(folder: Path, l2i: Call) -> None:
-    text, said = l2i("study", "--from", folder).out, l2i("study", "--from", folder, "--markdown")
+def test_the_text_has_the_cells_of_the_markdown(folder: Path, ablation: Call) -> None:
+    text, said = ablation("--load-results", folder).out, ablation("--load-results", folder, "--markdown")
     plain = [" ".join(line.split()) for line in text.splitlines()]
     parts = re.findall(r"--markdown: (\w+) -->", said.out)
     assert parts == ["arms", "tuning", "settings", "course"]
@@ -205,13 +204,13 @@ def test_the_text_has_the_cells_of_the_markdown(folder: Path, l2i: Call) -> None
             assert " ".join(row).replace("`", "") in plain
 
 
-def test_only_the_problems_asked_for_are_shown(folder: Path, l2i: Call) -> None:
-    rows = l2i("study", "friedman-mean-teacher", "--from", folder, "--markdown").table("arms")
+def test_only_the_problems_asked_for_are_shown(folder: Path, ablation: Call) -> None:
+    rows = ablation("friedman-mean-teacher", "--load-results", folder, "--markdown").table("arms")
     assert [row[0] for row in rows[1:]] == ["`friedman-mean-teacher`"]
 
 
-def test_the_plots_are_written_and_named(folder: Path, tmp_path: Path, l2i: Call) -> None:
-    said = l2i("study", "--from", folder, "--markdown", "--plots", tmp_path / "seen")
+def test_the_plots_are_written_and_named(folder: Path, tmp_path: Path, ablation: Call) -> None:
+    said = ablation("--load-results", folder, "--markdown", "--plots", tmp_path / "seen")
     paths = [tmp_path / "seen" / f"{name}.png" for name in ("gains", "settings", "course")]
     assert said.err.splitlines() == [str(path) for path in paths]
     for path in paths:
@@ -220,8 +219,8 @@ def test_the_plots_are_written_and_named(folder: Path, tmp_path: Path, l2i: Call
             assert len(np.unique(np.asarray(image))) > 20
 
 
-def test_a_plot_that_there_is_nothing_for_is_not_drawn(tmp_path: Path, l2i: Call) -> None:
+def test_a_plot_that_there_is_nothing_for_is_not_drawn(tmp_path: Path, ablation: Call) -> None:
     write(tmp_path, "digits-fixmatch", [*tuned(), *compared(FIGURES)])
-    said = l2i("study", "--from", tmp_path, "--plots", tmp_path / "seen")
+    said = ablation("--load-results", tmp_path, "--plots", tmp_path / "seen")
     assert said.out.splitlines()[-1] == str(tmp_path / "seen" / "gains.png")
     assert [path.name for path in (tmp_path / "seen").iterdir()] == ["gains.png"]

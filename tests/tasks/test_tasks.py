@@ -1,18 +1,18 @@
 import pytest
 import torch
 
-from l2i.data.frames import Frame
+from l2i.data.transforms.geometry import AffineMap
 from l2i.errors import InputError
 from l2i.tasks import Classification, Regression
 from problems import FLOAT64
 
 
 def regression() -> Regression:
-    return Regression.standardized(torch.randn(50, 4, dtype=FLOAT64) * 3 + 7, points=True)
+    return Regression.from_targets(torch.randn(50, 4, dtype=FLOAT64) * 3 + 7, points=True)
 
 
 def test_classification_distance_is_a_mean_over_classes() -> None:
-    task, outputs = Classification(outputs=4), torch.randn(6, 4, dtype=FLOAT64)
+    task, outputs = Classification(num_outputs=4), torch.randn(6, 4, dtype=FLOAT64)
     z = torch.rand(6, 4, dtype=FLOAT64).softmax(1)
     wanted = [
         sum((p - q) ** 2 for p, q in zip(a, b, strict=True)) / 4
@@ -22,31 +22,31 @@ def test_classification_distance_is_a_mean_over_classes() -> None:
 
 
 def test_cross_entropy_takes_classes_and_distributions_alike() -> None:
-    task, outputs, y = Classification(outputs=4), torch.randn(6, 4), torch.randint(4, (6,))
-    assert torch.allclose(task.losses(outputs, y), task.losses(outputs, task.target(y)))
+    task, outputs, y = Classification(num_outputs=4), torch.randn(6, 4), torch.randint(4, (6,))
+    assert torch.allclose(task.sample_losses(outputs, y), task.sample_losses(outputs, task.to_target(y)))
 
 
 def test_label_and_logits_are_inverse() -> None:
-    task, outputs = Classification(outputs=4), torch.randn(6, 4)
-    z = task.label(outputs)
-    assert torch.allclose(task.label(task.logits(z)), z)
+    task, outputs = Classification(num_outputs=4), torch.randn(6, 4)
+    z = task.to_label(outputs)
+    assert torch.allclose(task.to_label(task.to_logits(z)), z)
 
 
 def test_commit_takes_the_argmax_where_it_is_confident() -> None:
     z = torch.tensor([[0.9, 0.05, 0.05], [0.4, 0.35, 0.25]])
-    imputed = Classification(outputs=3).commit(z, 0.8)
+    imputed = Classification(num_outputs=3).harden(z, 0.8)
     assert imputed.z.tolist() == [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
     assert imputed.weight.tolist() == [1.0, 0.0]
 
 
 def test_classification_error_is_in_per_cent() -> None:
     outputs = torch.eye(4)
-    assert float(Classification(outputs=4).figure(outputs, torch.tensor([0, 1, 2, 0]))) == 25.0
+    assert float(Classification(num_outputs=4).metric(outputs, torch.tensor([0, 1, 2, 0]))) == 25.0
 
 
 def test_targets_are_standardised_and_back() -> None:
     y = torch.randn(50, 4, dtype=FLOAT64) * 3 + 7
-    task = Regression.standardized(y)
+    task = Regression.from_targets(y)
     encoded = task.encode(y)
     assert torch.allclose(encoded.mean(0), torch.zeros(4, dtype=FLOAT64), atol=1e-12)
     assert torch.allclose(encoded.std(0, correction=0), torch.ones(4, dtype=FLOAT64))
@@ -54,61 +54,61 @@ def test_targets_are_standardised_and_back() -> None:
 
 
 def test_a_constant_target_is_not_divided_by_zero() -> None:
-    task = Regression.standardized(torch.full((5, 1), 3.0))
+    task = Regression.from_targets(torch.full((5, 1), 3.0))
     assert task.encode(torch.tensor([[4.0]])).tolist() == [[1.0]]
 
 
 def test_regression_figure_is_the_rmse_in_the_targets_units() -> None:
     task = regression()
     y = torch.randn(20, 4, dtype=FLOAT64)
-    assert float(task.figure(task.encode(y + 2.0), y)) == pytest.approx(2.0)
+    assert float(task.metric(task.encode(y + 2.0), y)) == pytest.approx(2.0)
 
 
 def test_a_label_is_carried_to_another_crop_in_pixels() -> None:
     task, y = regression(), torch.rand(3, 4, dtype=FLOAT64)
     offset = torch.tensor([[1.0, -2.0]], dtype=FLOAT64).repeat(3, 1)
-    moved = task.decode(task.move(task.encode(y), Frame.translation(offset)))
+    moved = task.decode(task.transport_label(task.encode(y), AffineMap.from_offset(offset)))
     assert torch.allclose(moved, y + torch.tensor([1.0, -2.0, 1.0, -2.0], dtype=FLOAT64))
 
 
 def test_targets_that_are_no_points_stay_when_the_image_moves() -> None:
-    task, y = Regression.standardized(torch.randn(9, 3)), torch.rand(3, 3)
-    assert torch.equal(task.move(y, Frame.translation(torch.ones(3, 2))), y)
+    task, y = Regression.from_targets(torch.randn(9, 3)), torch.rand(3, 3)
+    assert torch.equal(task.transport_label(y, AffineMap.from_offset(torch.ones(3, 2))), y)
 
 
 @pytest.mark.parametrize(("shape", "points"), [((9,), False), ((9, 3), True)])
 def test_targets_of_the_wrong_shape_are_named(shape: tuple[int, ...], points: bool) -> None:
     with pytest.raises(InputError, match=r"use \[N, D\]"):
-        Regression.standardized(torch.randn(shape), points=points)
+        Regression.from_targets(torch.randn(shape), points=points)
 
 
 def test_classes_have_no_geometry() -> None:
     z = torch.rand(3, 4)
-    assert torch.equal(Classification(outputs=4).move(z, Frame.translation(torch.ones(3, 2))), z)
+    assert torch.equal(Classification(num_outputs=4).transport_label(z, AffineMap.from_offset(torch.ones(3, 2))), z)
 
 
 def test_landmarks_are_measured_in_distances_between_the_eyes() -> None:
     """Eyes 10 apart; the first face is right, the second off by (3, 4) everywhere, half an eye distance."""
     y = torch.tensor([[0.0, 0, 10, 0, 5, 5], [0.0, 0, 6, 8, 5, 5]], dtype=FLOAT64)
-    task = Regression.standardized(y + torch.randn_like(y), points=True, eyes=(0, 1))
+    task = Regression.from_targets(y + torch.randn_like(y), points=True, eyes=(0, 1))
     off = y + torch.tensor([[0.0] * 6, [3.0, 4.0] * 3], dtype=FLOAT64)
-    found = task.figures(task.encode(off), y)
+    found = task.metrics(task.encode(off), y)
     assert {name: round(float(value), 9) for name, value in found.items()} == {
         "error (%)": 25.0,
         "failure rate (%)": 50.0,
     }
-    assert task.figure_name == "error (%)"
+    assert task.metric_name == "error (%)"
 
 
 def test_top_5_counts_where_there_are_many_classes() -> None:
     outputs = torch.arange(12.0).repeat(4, 1)  # the last class first, then the one before it, …
-    found = Classification(outputs=12).figures(outputs, torch.tensor([11, 7, 6, 0]))
+    found = Classification(num_outputs=12).metrics(outputs, torch.tensor([11, 7, 6, 0]))
     assert {name: float(value) for name, value in found.items()} == {"error (%)": 75.0, "top-5 error (%)": 50.0}
-    assert list(Classification(outputs=10).figures(torch.eye(10), torch.arange(10))) == ["error (%)"]
+    assert list(Classification(num_outputs=10).metrics(torch.eye(10), torch.arange(10))) == ["error (%)"]
 
 
 def test_a_face_has_failed_above_ten_per_cent() -> None:
     y = torch.tensor([[0.0, 0, 10, 0, 5, 5]] * 2, dtype=FLOAT64)
-    task = Regression.standardized(y + torch.randn_like(y), points=True, eyes=(0, 1))
+    task = Regression.from_targets(y + torch.randn_like(y), points=True, eyes=(0, 1))
     off = y + torch.tensor([[0.9, 0.0] * 3, [1.1, 0.0] * 3], dtype=FLOAT64)
-    assert float(task.figures(task.encode(off), y)["failure rate (%)"]) == 50.0
+    assert float(task.metrics(task.encode(off), y)["failure rate (%)"]) == 50.0

@@ -18,7 +18,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "vat": ("digits/vat-40", {}),
     "dropout": ("digits/uda-l2i-40", {"model": {**CONV, "dropout": 0.5}}),
     "dropout, replayed": ("digits/fixmatch-l2i-40", {"model": {**CONV, "dropout": 0.5}, "l2i": {"eta": 0.1}}),
-    "the paper's rule": ("digits/mean-teacher-l2i-paper-40", {"optim": {"name": "sgd"}, "l2i": {"outer_every": 2}}),
+    "the paper's rule": ("digits/mean-teacher-l2i-paper-40", {"optim": {"name": "sgd"}, "l2i": {"every": 2}}),
     "streamed images": ("imagenet/fixmatch-l2i", {}),
 }
 
@@ -50,7 +50,7 @@ def trained(run: Run, cuts: list[int]) -> None:
                 raise Cut
 
         with suppress(Cut):
-            train(run, quiet=True, watch=stop)
+            train(run, quiet=True, on_evaluation=stop)
             raise AssertionError(f"not cut at step {end}")
     train(run, quiet=True)
 

@@ -9,8 +9,8 @@ from l2i.methods import METHODS
 
 FOLDER = Path(__file__).parent.parent / "golden"
 STEPS = 20
-VALUES = ("c_t", "c_u", "c_h", "gradient", "outer_ratio_raw")
-LABELS = {"off": {"outer_update": "off"}, "O": {"labels": "output"}, "L": {"labels": "learnable"}}
+VALUES = ("c_t", "c_u", "c_h", "gradient", "grad_ratio_raw")
+LABELS = {"off": {"update": "off"}, "O": {"labels": "output"}, "L": {"labels": "learnable"}}
 CASES = [(method, labels) for method in METHODS for labels in LABELS if method != "supervised" or labels == "off"]
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from l2i import Augment, Splits, recipes, replace, train
 from l2i.bilevel import lookahead
 from l2i.tasks import Classification, Regression
-from l2i.training.alarms import alarms, spread_of
-from l2i.training.folder import Result
-from l2i.training.log import rows_of
+from l2i.training.health import check_health, measure_diversity
+from l2i.training.metrics import parse_metrics
+from l2i.training.run_dir import Result
 from problems import problem
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def test_labels_that_have_run_away_to_one_class_are_found(cell: str, tmp_path: P
     assert told(result, "100 % of the 100 validation samples are given one class", "labels that count are of one class")
 
 
-@pytest.mark.parametrize("optim", [{"lr": 10.0}, {"name": "sgd", "lr": 0.5, "weight_decay": 0.5, "decay": "l2"}])
+@pytest.mark.parametrize("optim", [{"lr": 10.0}, {"name": "sgd", "lr": 0.5, "weight_decay": 0.5, "weight_decay_mode": "l2"}])
 def test_a_network_that_says_the_same_of_all_samples_is_found(optim: dict[str, object], tmp_path: Path) -> None:
     assert told(trained(tmp_path / "run", "digits/sl-40", optim=optim), "are given one class, and at least 85 are of")
 
@@ -67,7 +67,7 @@ def test_the_test_samples_are_looked_at_where_there_is_no_validation_set(tmp_pat
 @pytest.mark.parametrize(("eta", "far"), [(100.0, True), (0.01, False)])
 def test_a_look_ahead_that_goes_too_far_is_found(eta: float, far: bool, tmp_path: Path) -> None:
     result = trained(tmp_path / "run", "digits/mean-teacher-l2i-paper-40", l2i={"eta": eta})
-    last = rows_of((tmp_path / "run" / "metrics.jsonl").read_bytes())[-1]["c_h"]
+    last = parse_metrics((tmp_path / "run" / "metrics.jsonl").read_bytes())[-1]["c_h"]
     assert last is not None and (last > 3 * np.log(10)) == far
     words = "where guessing costs 2.3, so the outer step mends its own damage; lower l2i.eta"
     assert any(words in warning for warning in result.warnings) == far
@@ -93,18 +93,18 @@ def test_a_run_that_was_cut_keeps_its_alarms(tmp_path: Path) -> None:
 def test_rows_tell_what_the_mask_lets_through(tmp_path: Path) -> None:
     for cell, masked in (("fixmatch-40", True), ("mean-teacher-40", False), ("sl-40", False)):
         trained(tmp_path / cell, f"digits/{cell}")
-        rows = rows_of((tmp_path / cell / "metrics.jsonl").read_bytes())
-        assert all((row["mask"] is not None) == masked and 0 <= row["spread"] <= 1 for row in rows)
-    rows = rows_of((tmp_path / "fixmatch-40" / "metrics.jsonl").read_bytes())
-    assert rows[0]["mask"] < rows[-1]["mask"] < 1
-    assert 0.1 < rows[-1]["top_class"] < 0.9
+        rows = parse_metrics((tmp_path / cell / "metrics.jsonl").read_bytes())
+        assert all((row["mask_rate"] is not None) == masked and 0 <= row["prediction_diversity"] <= 1 for row in rows)
+    rows = parse_metrics((tmp_path / "fixmatch-40" / "metrics.jsonl").read_bytes())
+    assert rows[0]["mask_rate"] < rows[-1]["mask_rate"] < 1
+    assert 0.1 < rows[-1]["mask_top_class"] < 0.9
 
 
 @pytest.mark.parametrize("name", ["fixmatch", "uda", "pseudo-label"])
 def test_a_step_measures_which_labels_count(name: str) -> None:
     p = problem(name)
     net = lookahead(p.model, p.params)
-    imputed, counted = p.impute(), p.method.costs(p.task, net, net, p.batch).counted
+    imputed, counted = p.impute(), p.method.compute_costs(p.task, net, net, p.batch).mask_by_class
     assert counted is not None and 0 < float(imputed.weight.mean()) < 1
     assert float(counted.sum()) == pytest.approx(float(imputed.weight.mean()))
     classes = imputed.z.argmax(dim=1)[imputed.weight > 0]
@@ -117,7 +117,7 @@ def test_a_step_measures_which_labels_count(name: str) -> None:
 def test_where_all_labels_count_nothing_is_measured(name: str, task: str) -> None:
     p = problem(name, task)
     net = lookahead(p.model, p.params)
-    assert not p.method.counts(p.task) and p.method.costs(p.task, net, net, p.batch).counted is None
+    assert not p.method.tracks_mask(p.task) and p.method.compute_costs(p.task, net, net, p.batch).mask_by_class is None
 
 
 def table(*, rare: float, regression: bool = False, noise: float = 0.0) -> Splits:
@@ -128,14 +128,14 @@ def table(*, rare: float, regression: bool = False, noise: float = 0.0) -> Split
     if regression:
         y = (x[:, :1] + noise * generator.normal(size=(900, 1))).astype("float32")
     parts = {"labeled": (x[:100], y[:100]), "validation": (x[600:700], y[600:700]), "test": (x[700:], y[700:])}
-    return Splits.given(**parts, unlabeled=x[100:600], classes=None if regression else 2)
+    return Splits.from_arrays(**parts, unlabeled=x[100:600], classes=None if regression else 2)
 
 
 @pytest.mark.parametrize("rare", [0.1, 0.05])
 @pytest.mark.parametrize("cell", ["sl-40", "pseudo-label-40", "fixmatch-l2i-40"])
 def test_a_rare_class_raises_no_alarm_where_it_is_learned(cell: str, rare: float, tmp_path: Path) -> None:
     result = trained(tmp_path / "run", f"digits/{cell}", table(rare=rare), data=SOFT)
-    assert result.warnings == [] and result.figure < 100 * rare
+    assert result.warnings == [] and result.metric < 100 * rare
 
 
 def test_too_few_samples_of_other_classes_say_nothing(tmp_path: Path) -> None:
@@ -157,27 +157,27 @@ def test_a_regression_that_always_gives_the_mean_is_found(tmp_path: Path) -> Non
 
 
 def test_the_spread_of_outputs() -> None:
-    classes, y = Classification(outputs=3), torch.tensor([0, 1, 2, 0])
-    assert spread_of(classes, nn.functional.one_hot(y, 3).float(), y) == 0.5
-    assert spread_of(classes, torch.ones(4, 3), y) == 0
+    classes, y = Classification(num_outputs=3), torch.tensor([0, 1, 2, 0])
+    assert measure_diversity(classes, nn.functional.one_hot(y, 3).float(), y) == 0.5
+    assert measure_diversity(classes, torch.ones(4, 3), y) == 0
     targets = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
-    task = Regression.standardized(targets)
-    assert spread_of(task, task.encode(targets) / 2, targets) == pytest.approx(0.5)
-    assert spread_of(task, torch.zeros(2, 2), torch.full((2, 2), 5.0)) == 1
+    task = Regression.from_targets(targets)
+    assert measure_diversity(task, task.encode(targets) / 2, targets) == pytest.approx(0.5)
+    assert measure_diversity(task, torch.zeros(2, 2), torch.full((2, 2), 5.0)) == 1
 
 
 def test_a_mask_is_judged_over_many_steps() -> None:
     """At the end, evaluations lie few steps apart: a step without a confident label is no collapse."""
-    splits, row = table(rare=0.5), {"test": 1.0, "validation": 1.0, "top_class": 0.6}
-    open_rows = [{**row, "step": 1000, "mask": 0.3}, *({**row, "step": 1000 + i, "mask": 0.0} for i in range(1, 20))]
-    assert alarms(open_rows, splits, 1020) == {}
-    shut = [{**row, "step": 900, "mask": 0.3}, {**row, "step": 1020, "mask": 0.0, "top_class": None}]
-    assert list(alarms(shut, splits, 1020)) == ["mask"]
+    splits, row = table(rare=0.5), {"test": 1.0, "validation": 1.0, "mask_top_class": 0.6}
+    open_rows = [{**row, "step": 1000, "mask_rate": 0.3}, *({**row, "step": 1000 + i, "mask_rate": 0.0} for i in range(1, 20))]
+    assert check_health(open_rows, splits, 1020) == {}
+    shut = [{**row, "step": 900, "mask_rate": 0.3}, {**row, "step": 1020, "mask_rate": 0.0, "mask_top_class": None}]
+    assert list(check_health(shut, splits, 1020)) == ["mask"]
 
 
 def test_hold_out_samples_may_be_costly_where_nothing_looks_ahead() -> None:
     """A look-ahead is judged over the last tenth of the run; without one a run has other ways to be wrong."""
     splits, rows = table(rare=0.5), [{"step": 800, "c_h": 90.0}, {"step": 990, "c_h": 1.0}, {"step": 1000, "c_h": 90.0}]
-    assert alarms(rows, splits, 1000) == {}
-    assert list(alarms(rows, splits, 1000, 1.5)) == ["ahead"]  # 190 steps at 1 and 10 at 90: 5.45
-    assert alarms(rows, splits, 1000, 2.0) == {}
+    assert check_health(rows, splits, 1000) == {}
+    assert list(check_health(rows, splits, 1000, 1.5)) == ["ahead"]  # 190 steps at 1 and 10 at 90: 5.45
+    assert check_health(rows, splits, 1000, 2.0) == {}

@@ -14,7 +14,7 @@ from l2i import Trainer, recipes, replace
 @pytest.mark.parametrize("method", ["mean-teacher", "mixmatch"])
 def test_trainer_follows_algorithm_1(method, labels, update, rule):
     paper, mm, eta = update == "l2i-paper", method == "mixmatch", 0.5 if update == "l2i-paper" else None
-    l2i = {"labels": labels, "hypergradient": rule, "outer_target": "method", "eta": eta, "eta_z": 0.1}
+    l2i = {"labels": labels, "hypergradient": rule, "outer_target": "method", "eta": eta, "label_lr": 0.1}
     sections = {"l2i": l2i, "method": {"weight": 2.0, "rampup": 2}, "optim": {"weight_decay": 0.01, "ema_decay": 0.6}}
     run = replace(recipes.get(f"digits/{method}-{update}-40"), device="cpu", precision="float64", **sections)
     trainer, model = Trainer(run), Trainer(run).model
@@ -34,8 +34,8 @@ def test_trainer_follows_algorithm_1(method, labels, update, rule):
         y, n = torch.cat([F.one_hot(b.labeled.y, 10).to(z), *[z] * mm, z]), len(b.labeled.x)
         x = torch.cat([b.labeled.x, *[b.unlabeled.weak] * mm, b.unlabeled.weak2])
         if mm:
-            shape, share = (-1, 1, 1, 1), torch.maximum(b.mix.share, 1 - b.mix.share)
-            x, y = (torch.lerp(r[b.mix.order], r, share.view(shape[: r.ndim])) for r in (x, y))
+            shape, share = (-1, 1, 1, 1), torch.maximum(b.mix.ratio, 1 - b.mix.ratio)
+            x, y = (torch.lerp(r[b.mix.permutation], r, share.view(shape[: r.ndim])) for r in (x, y))
         f = net(theta, x) if joint else torch.cat([net(theta, x[:n]), net(theta, x[n:])])
         return F.cross_entropy(f[:n], y[:n]), F.mse_loss(f[n:].softmax(1), y[n:])
 
@@ -48,7 +48,7 @@ def test_trainer_follows_algorithm_1(method, labels, update, rule):
         new = (p - 0.1 * d_p * (1 if paper else len(d_p) / d_p.norm())).softmax(1).detach()
         return grad(z, theta, d_z)[0] if labels == "output" else grad(costs(b, new)[1], theta)[0]
 
-    for t, b in enumerate(map(trainer.loader.draw, range(3))):  # 3
+    for t, b in enumerate(map(trainer.loader.draw_batch, range(3))):  # 3
         c_t, c_u = costs(b, impute(theta if mm else teacher, b.unlabeled).detach())  # 4, 5
         base = grad(c_t + min(2, t) * c_u, theta)[0]  # λ grows to 2 in 2 steps
         for line in (6, 11)[: 1 + paper]:

@@ -11,7 +11,7 @@ from determinism import CASES, SAVED, STEPS, run_of
 from torch import Tensor
 
 from l2i import replace, train
-from l2i.training.checkpoint import newest_whole
+from l2i.training.checkpoint import latest_valid
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def trained_elsewhere(folder: Path, *, threads: int = 1, device: str = "cpu", cu
 
 def ended(folder: Path) -> tuple[dict[str, Tensor], bytes]:
     """The whole state at the end, and every figure on the way."""
-    tensors, meta = newest_whole(folder / "checkpoints")
+    tensors, meta = latest_valid(folder / "checkpoints")
     assert meta["step"] == STEPS
     return tensors, (folder / "metrics.jsonl").read_bytes()
 

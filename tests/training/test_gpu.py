@@ -10,16 +10,17 @@ from torch.utils._pytree import tree_map_only
 
 from formats import write_cifar10
 from image_folders import write_class_folders
-from l2i import Augment, Run, Trainer, lanes, recipes, replace
-from l2i.batch import tensors
+from l2i import Augment, Run, Trainer, recipes, replace
+from l2i import streams as lanes
+from l2i.data.batch import collect_tensors
 from l2i.errors import InputError
-from l2i.models.fused import plain
-from l2i.training.ahead import Ahead
-from l2i.training.log import rows_of
-from l2i.training.together import train_together
+from l2i.kernels import disable_fused_kernels
+from l2i.training.cuda_graph import BatchPrefetcher
+from l2i.training.metrics import parse_metrics
+from l2i.training.run import train_many
 
 pytestmark = pytest.mark.gpu
-PAPER = {"outer_update": "paper", "eta": 0.1, "inner_supervised": True}
+PAPER = {"update": "paper", "eta": 0.1, "inner_supervised": True}
 
 
 def conv(cell: str = "digits", **changes: object) -> Run:
@@ -72,15 +73,15 @@ GRAPHED = [
     ("mean-teacher-l2i-250", {}),
     ("mean-teacher-l2i-250", {"inner_supervised": True, "eta": 0.1}),
     ("mean-teacher-l2i-250-exact", {}),
-    ("fixmatch-l2i-250", {"outer_unlabeled": 8}),
-    ("fixmatch-l2i-250-learnable", {"outer_every": 2}),
+    ("fixmatch-l2i-250", {"outer_batch_size": 8}),
+    ("fixmatch-l2i-250-learnable", {"every": 2}),
     ("mixmatch-l2i-250", {"outer_target": "method"}),
     ("uda-l2i-250", {"share": False}),
     ("uda-l2i-250", {}),
     ("mean-teacher-l2i-paper-250", {"eta": 0.1}),
     ("vat-250", {}),
-    ("vat-250", {"outer_update": "normalized", "outer_target": "method"}),
-    ("mean-teacher-l2i-250", {"through": "parameters", "rho": 1.0, "fade": 0.5, "turn": True}),
+    ("vat-250", {"update": "normalized", "outer_target": "method"}),
+    ("mean-teacher-l2i-250", {"through": "parameters", "rho": 1.0, "fade": 0.5, "preserve_step_norm": True}),
     ("mean-teacher-l2i-250", {"start": 0.5, "rho_schedule": "falling"}),
     ("mixup-250", {}),
     ("sl-250", {}),
@@ -104,13 +105,13 @@ def test_a_recorded_step_is_the_step_taken_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Same seed, same figures within 1e-5 over 50 steps, in float32, and the same state after them."""
-    monkeypatch.setattr(lanes, "LITTLE", 0 if sharing else lanes.LITTLE)
+    monkeypatch.setattr(lanes, "SMALL_ACTIVATION_BYTES", 0 if sharing else lanes.SMALL_ACTIVATION_BYTES)
     rows, states = [], []
     for engine in ("eager", "graph"):
         run = images(cell, tmp_path, engine=engine, precision="float32", steps=50, optim={"lr": 1e-4})
         trainer = Trainer(replace(run, l2i=l2i, method=method))
         rows.append(costs(trainer, 50))
-        states.append(trainer.state())
+        states.append(trainer.state_dict())
         assert trainer.engine == engine
     for (name, a), b in zip(states[0].items(), states[1].values(), strict=True):
         assert name.startswith("generator") or torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name
@@ -126,7 +127,7 @@ def test_a_recorded_step_follows_the_schedules(optim: dict[str, object]) -> None
         changes = {"method": {"rampup": 30}, "optim": optim, "steps": 50, "precision": "float32", "engine": engine}
         trainer = Trainer(conv("digits/mean-teacher-l2i-40", device="cuda", **changes))
         rows.append(costs(trainer, 50))
-        assert (trainer.recorder is not None) == (engine == "graph")
+        assert (trainer.step_graph is not None) == (engine == "graph")
     assert rows[0] == [pytest.approx(row, rel=1e-5, abs=1e-5) for row in rows[1]]
 
 
@@ -135,16 +136,16 @@ def test_a_recorded_step_follows_the_schedules(optim: dict[str, object]) -> None
 def test_replaying_a_step_does_not_wait_for_the_device(cell: str, tmp_path: Path) -> None:
     trainer = Trainer(images(cell, tmp_path))
     assert cost_unwaited(trainer, after=6) > 0
-    assert trainer.recorder is not None and len(trainer.recorder.graphs) == 1
+    assert trainer.step_graph is not None and len(trainer.step_graph.graphs) == 1
 
 
 @pytest.mark.parametrize("cell", ["fixmatch-l2i-250", "mixmatch-250", "vat-250", "uda-250"])
 def test_batches_drawn_ahead_are_those_of_their_steps(cell: str, tmp_path: Path) -> None:
     """In order, with a jump, and while others draw from the loader."""
     loader = Trainer(images(cell, tmp_path)).loader
-    ahead = Ahead(loader)
+    ahead = BatchPrefetcher(loader)
     for step in (0, 1, 2, 7, 8, 3):
-        found, wanted = tensors(ahead(step)), tensors(loader.draw(step))
+        found, wanted = collect_tensors(ahead(step)), collect_tensors(loader.draw_batch(step))
         torch.cuda.synchronize()
         assert len(found) == len(wanted) >= 5
         assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), step
@@ -158,12 +159,12 @@ def test_a_run_that_used_graphs_goes_on_from_its_checkpoint(tmp_path: Path) -> N
         whole.step(step)
     for step in range(7):
         cut.step(step)
-    further.load({name: value.clone() for name, value in cut.state().items()})
-    cut.load({name: value.clone() for name, value in cut.state().items()})  # into a trainer that has its graph already
+    further.load_state_dict({name: value.clone() for name, value in cut.state_dict().items()})
+    cut.load_state_dict({name: value.clone() for name, value in cut.state_dict().items()})  # into a trainer that has its graph already
     for trainer in (cut, further):
         for step in range(7, 12):
             trainer.step(step)
-        for (name, a), b in zip(whole.state().items(), trainer.state().values(), strict=True):
+        for (name, a), b in zip(whole.state_dict().items(), trainer.state_dict().values(), strict=True):
             assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name
 
 
@@ -174,8 +175,8 @@ def test_seeds_side_by_side_are_those_runs_alone(tmp_path: Path) -> None:
     for at_once in (1, 3):
         cell = images("fixmatch-l2i-250", root, steps=12, eval_every=4, precision="float32", optim={"lr": 1e-4})
         runs = [replace(cell, seed=seed, out=str(tmp_path / f"{at_once}-{seed}")) for seed in range(3)]
-        figures[at_once] = [(r.figure, r.validation) for r in train_together(runs, at_once=at_once)]
-        rows = [rows_of((tmp_path / f"{at_once}-{seed}" / "metrics.jsonl").read_bytes())[-1] for seed in range(3)]
+        figures[at_once] = [(r.metric, r.validation) for r in train_many(runs, concurrent_runs=at_once)]
+        rows = [parse_metrics((tmp_path / f"{at_once}-{seed}" / "metrics.jsonl").read_bytes())[-1] for seed in range(3)]
         figures[at_once] += [(row["c_t"], row["c_h"]) for row in rows]
     assert figures[3] == [pytest.approx(pair, rel=1e-5) for pair in figures[1]]
 
@@ -183,7 +184,7 @@ def test_seeds_side_by_side_are_those_runs_alone(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("deterministic")
 def test_fused_kernels_leave_the_running_statistics_and_the_costs_that_pytorchs_leave(tmp_path: Path) -> None:
     states = []
-    for context in (nullcontext(), plain()):
+    for context in (nullcontext(), disable_fused_kernels()):
         with context:
             trainer = Trainer(images("mean-teacher-l2i-250", tmp_path, precision="float32", optim={"lr": 1e-4}))
             for step in range(8):
@@ -215,14 +216,14 @@ def test_what_cannot_be_recorded_is_taken_one_by_one(capsys: pytest.CaptureFixtu
 
 
 def test_dropout_is_recorded_unless_the_outer_step_replays_its_masks() -> None:
-    assert Trainer(conv(device="cuda", model={"dropout": 0.5})).recorder is not None
-    assert Trainer(conv(device="cuda", model={"dropout": 0.5}, l2i={"eta": 0.1})).recorder is None
-    assert Trainer(conv(device="cuda", model={"dropout": 0.5}, l2i={"outer_update": "off"})).recorder is not None
+    assert Trainer(conv(device="cuda", model={"dropout": 0.5})).step_graph is not None
+    assert Trainer(conv(device="cuda", model={"dropout": 0.5}, l2i={"eta": 0.1})).step_graph is None
+    assert Trainer(conv(device="cuda", model={"dropout": 0.5}, l2i={"update": "off"})).step_graph is not None
 
 
 @pytest.mark.parametrize("hypergradient", ["exact", "last_layer", "finite_difference"])
 def test_the_outer_gradient_is_the_cpus(hypergradient: str) -> None:
-    batch = Trainer(conv(device="cpu", precision="float64")).loader.draw(0)
+    batch = Trainer(conv(device="cpu", precision="float64")).loader.draw_batch(0)
     gradients = []
     for device in ("cpu", "cuda"):
         trainer = Trainer(conv(device=device, precision="float64", l2i={"hypergradient": hypergradient}))
@@ -233,7 +234,7 @@ def test_the_outer_gradient_is_the_cpus(hypergradient: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "l2i", [{"outer_update": "off"}, {}, {"hypergradient": "exact"}, {**PAPER, "labels": "learnable"}], ids=str
+    "l2i", [{"update": "off"}, {}, {"hypergradient": "exact"}, {**PAPER, "labels": "learnable"}], ids=str
 )
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("cell", ["digits/fixmatch-l2i-40", "digits/mixmatch-l2i-40", "digits/mean-teacher-l2i-40"])
@@ -271,7 +272,7 @@ def test_bf16_comes_close_to_float32() -> None:
         trainer = Trainer(conv(device="cuda", precision=precision))
         for step in range(5):
             trainer.step(step)
-        trainer.meter.check()
+        trainer.meter.raise_if_nonfinite()
         costs.append(trainer.meter.read()["c_t"])
     assert costs[0] == pytest.approx(costs[1], rel=0.05)
 
@@ -280,9 +281,9 @@ def test_a_saved_state_goes_on_where_it_was() -> None:
     first, second = (Trainer(conv(device="cuda", model={"dropout": 0.5})) for _ in range(2))
     for step in range(3):
         first.step(step)
-    kept = {name: value.clone() for name, value in first.state().items()}
+    kept = {name: value.clone() for name, value in first.state_dict().items()}
     first.step(3)
-    second.load(kept)
+    second.load_state_dict(kept)
     second.step(3)
-    for (name, a), b in zip(first.state().items(), second.state().values(), strict=True):
+    for (name, a), b in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
         assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name

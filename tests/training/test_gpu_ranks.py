@@ -11,17 +11,17 @@ from launch import run
 from safetensors.torch import load_file
 
 from l2i import Run, Trainer, recipes, replace
-from l2i.ranks import Ranks, among
+from l2i.distributed import ProcessGroup, use_group
 
 pytestmark = pytest.mark.gpu
 CASES = Path(__file__).parent.parent / "ranks" / "cases.py"
 
 
 @pytest.fixture
-def nccl() -> Iterator[Ranks]:
+def nccl() -> Iterator[ProcessGroup]:
     """A group of one process, in which messages are sent all the same."""
     dist.init_process_group("nccl", world_size=1, rank=0, store=dist.HashStore())
-    yield Ranks(group=dist.group.WORLD)
+    yield ProcessGroup(device_group=dist.group.WORLD)
     dist.destroy_process_group()
 
 
@@ -33,21 +33,21 @@ def short(cell: str, engine: str) -> Run:
 @pytest.mark.parametrize(
     "cell", ["digits/fixmatch-l2i-40", "digits/mean-teacher-l2i-40", "digits/fixmatch-l2i-paper-40"]
 )
-def test_messages_are_recorded_with_their_step(nccl: Ranks, cell: str) -> None:
+def test_messages_are_recorded_with_their_step(nccl: ProcessGroup, cell: str) -> None:
     states = []
     for engine in ("eager", "graph"):
-        with among(nccl):
+        with use_group(nccl):
             trainer = Trainer(short(cell, engine))
-            assert any(type(module).__name__ == "SyncedNorm" for module in trainer.model.modules())
+            assert any(type(module).__name__ == "SyncBatchNormAct" for module in trainer.model.modules())
             for step in range(12):
                 trainer.step(step)
             assert trainer.engine == engine
-            states.append(trainer.state())
+            states.append(trainer.state_dict())
             trainer.close()
     alone = Trainer(short(cell, "graph"))
     for step in range(12):
         alone.step(step)
-    for name, value in alone.state().items():
+    for name, value in alone.state_dict().items():
         if name.startswith(("model", "teacher")):
             torch.testing.assert_close(states[1][name], states[0][name], rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(states[1][name], value, rtol=1e-3, atol=1e-4)

@@ -9,7 +9,7 @@ from test_gpu import cost_unwaited, costs
 from torch.utils._pytree import tree_map_only
 
 from l2i import Run, Trainer, recipes, replace
-from l2i.data.tokenized import Text
+from l2i.data.tokenization import Text
 from tiny_encoder import tiny_encoder, write_imdb
 
 pytestmark = pytest.mark.gpu
@@ -55,7 +55,7 @@ def test_the_exact_outer_step_is_recorded(reviews: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("l2i", [{}, {"hypergradient": "exact"}, {"outer_update": "off"}], ids=str)
+@pytest.mark.parametrize("l2i", [{}, {"hypergradient": "exact"}, {"update": "off"}], ids=str)
 def test_a_step_does_not_wait_for_the_device(l2i: dict[str, object], reviews: Path) -> None:
     assert cost_unwaited(Trainer(run_of("uda-l2i", reviews, l2i=l2i))) > 0
 
@@ -63,7 +63,7 @@ def test_a_step_does_not_wait_for_the_device(l2i: dict[str, object], reviews: Pa
 @pytest.mark.parametrize("hypergradient", ["exact", "last_layer", "finite_difference"])
 def test_the_outer_gradient_is_the_cpus(hypergradient: str, reviews: Path) -> None:
     changes = {"precision": "float64", "model": NO_DROPOUT, "l2i": {"hypergradient": hypergradient}}
-    batch = Trainer(replace(run_of("uda-l2i", reviews, **changes), device="cpu")).loader.draw(5)
+    batch = Trainer(replace(run_of("uda-l2i", reviews, **changes), device="cpu")).loader.draw_batch(5)
     found = []
     for device in ("cpu", "cuda"):
         trainer = Trainer(replace(run_of("uda-l2i", reviews, **changes), device=device))
@@ -79,7 +79,7 @@ def test_exact_meets_the_masks_of_the_inner_step(reviews: Path) -> None:
         l2i = {"hypergradient": hypergradient, "eta": 0.1}
         trainer = Trainer(run_of("uda-l2i", reviews, precision="float64", l2i=l2i))
         torch.manual_seed(3)
-        gradient = trainer.outer_gradient(trainer.loader.draw(5), 5)
+        gradient = trainer.outer_gradient(trainer.loader.draw_batch(5), 5)
         found.append(torch.cat([g.flatten() for g in gradient.values()]))
     assert (found[0] - found[1]).norm() < 1e-6 * found[1].norm()
 
@@ -90,7 +90,7 @@ def test_bf16_keeps_the_direction_of_the_outer_gradient(hypergradient: str, leas
     for precision in ("bf16", "float32"):
         changes = {"precision": precision, "model": NO_DROPOUT, "l2i": {"hypergradient": hypergradient}}
         trainer = Trainer(run_of("uda-l2i", reviews, **changes))
-        gradient = trainer.outer_gradient(trainer.loader.draw(5), 5)
+        gradient = trainer.outer_gradient(trainer.loader.draw_batch(5), 5)
         found.append(torch.cat([g.flatten().double() for g in gradient.values()]))
     assert torch.cosine_similarity(*found, dim=0) > least
 
@@ -99,9 +99,9 @@ def test_layers_that_are_passed_again_give_the_same_gradient(reviews: Path) -> N
     found = []
     for checkpointing in (False, True):
         trainer = Trainer(
-            run_of("uda-l2i", reviews, precision="float32", model={"checkpointing": checkpointing}, engine="eager")
+            run_of("uda-l2i", reviews, precision="float32", model={"gradient_checkpointing": checkpointing}, engine="eager")
         )
         torch.manual_seed(3)
-        gradient = trainer.base_gradient(trainer.loader.draw(5), 5)
+        gradient = trainer.base_gradient(trainer.loader.draw_batch(5), 5)
         found.append(torch.cat([g.flatten() for g in gradient.values()]))
     assert (found[0] - found[1]).norm() < 1e-4 * found[0].norm()

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from l2i import Run, Trainer, recipes, replace, train
-from l2i.batch import Net
+from l2i.bilevel.problem import Net
 from l2i.errors import InputError
-from l2i.training.log import rows_of
+from l2i.training.metrics import parse_metrics
 
 FLOAT64 = {"device": "cpu", "precision": "float64"}
 METHODS = ("mean-teacher", "fixmatch", "uda", "pi-model", "pseudo-label", "mixmatch", "vat", "mixup")
@@ -67,10 +67,10 @@ def test_shared_forwards_are_not_passed_again(method: str, saved: int) -> None:
 
 @pytest.mark.parametrize("hypergradient", ["last_layer", "exact"])
 def test_an_outer_step_on_the_first_samples_is_that_of_a_smaller_batch(hypergradient: str) -> None:
-    few = Trainer(run_of("fixmatch", outer_unlabeled=5, hypergradient=hypergradient))
+    few = Trainer(run_of("fixmatch", outer_batch_size=5, hypergradient=hypergradient))
     whole = Trainer(run_of("fixmatch", hypergradient=hypergradient))
-    batch = whole.loader.draw(3)
-    smaller = batch._replace(unlabeled=batch.unlabeled.first(5))
+    batch = whole.loader.draw_batch(3)
+    smaller = batch._replace(unlabeled=batch.unlabeled.take_first(5))
     assert len(smaller.unlabeled.strong) == 5
     got, wanted = few.outer_gradient(batch, 3), whole.outer_gradient(smaller, 3)
     assert same(got, wanted)
@@ -78,20 +78,20 @@ def test_an_outer_step_on_the_first_samples_is_that_of_a_smaller_batch(hypergrad
 
 
 def test_features_shared_with_a_larger_batch_have_its_statistics() -> None:
-    """What `share` changes with outer_unlabeled: the gradient is another, but points the same way."""
+    """What `share` changes with outer_batch_size: the gradient is another, but points the same way."""
     steps = []
     for share in (True, False):
-        run = run_of("fixmatch", outer_unlabeled=6, share=share)
+        run = run_of("fixmatch", outer_batch_size=6, share=share)
         trainer = Trainer(run)
-        nets = trainer.gradients.nets(trainer.params, shared=True)
-        batch = trainer.loader.draw(0)
-        trainer.gradients.base(batch, nets)
-        steps.append(trainer.gradients.outer(batch, nets).gradient)
+        nets = trainer.gradients.make_nets(trainer.params, reuse_forward=True)
+        batch = trainer.loader.draw_batch(0)
+        trainer.gradients.compute_base(batch, nets)
+        steps.append(trainer.gradients.compute_outer(batch, nets).gradient)
     assert 0.9 < float(torch.cosine_similarity(steps[0], steps[1], dim=0)) < 1 - 1e-9
 
 
 def test_an_outer_step_is_taken_at_every_nth_step() -> None:
-    trainer = Trainer(run_of("mean-teacher", outer_every=3))
+    trainer = Trainer(run_of("mean-teacher", every=3))
     counts = []
     for step in range(7):
         trainer.step(step)
@@ -100,31 +100,31 @@ def test_an_outer_step_is_taken_at_every_nth_step() -> None:
 
 
 def test_between_outer_steps_the_base_method_goes_on_alone() -> None:
-    one = Trainer(run_of("mean-teacher", outer_every=2))
-    base = Trainer(run_of("mean-teacher", outer_update="off"))
+    one = Trainer(run_of("mean-teacher", every=2))
+    base = Trainer(run_of("mean-teacher", update="off"))
     one.step(0)
-    base.load({name: value.clone() for name, value in one.state().items()})
+    base.load_state_dict({name: value.clone() for name, value in one.state_dict().items()})
     for trainer in (one, base):
         trainer.step(1)
     assert same(dict(one.model.named_parameters()), dict(base.model.named_parameters()))
 
 
-@pytest.mark.parametrize("update", [{}, {"outer_update": "paper", "eta": 0.1}])
+@pytest.mark.parametrize("update", [{}, {"update": "paper", "eta": 0.1}])
 def test_a_step_that_is_both_first_and_nth_is_the_usual_one(update: dict[str, object]) -> None:
-    assert same(after(run_of("mean-teacher", outer_every=5, **update), 1), after(run_of("mean-teacher", **update), 1))
+    assert same(after(run_of("mean-teacher", every=5, **update), 1), after(run_of("mean-teacher", **update), 1))
 
 
 def test_an_outer_step_on_more_samples_than_there_are_is_refused() -> None:
-    with pytest.raises(InputError, match=r"outer_unlabeled=13 is more than batch\.unlabeled=12"):
-        Trainer(run_of("fixmatch", outer_unlabeled=13))
+    with pytest.raises(InputError, match=r"outer_batch_size=13 is more than batch\.unlabeled=12"):
+        Trainer(run_of("fixmatch", outer_batch_size=13))
     with pytest.raises(InputError, match="mixes the samples of the whole mini-batch"):
-        Trainer(run_of("mixmatch", outer_unlabeled=5, outer_target="method"))
+        Trainer(run_of("mixmatch", outer_batch_size=5, outer_target="method"))
 
 
 def test_rows_without_an_outer_step_say_nothing_of_it(tmp_path: Path) -> None:
-    run = replace(run_of("mean-teacher", outer_every=4), steps=6, eval_every=1, out=str(tmp_path / "run"), probe=10)
+    run = replace(run_of("mean-teacher", every=4), steps=6, eval_every=1, out=str(tmp_path / "run"), probe_samples=10)
     train(run, quiet=True)
-    rows = rows_of((tmp_path / "run" / "metrics.jsonl").read_bytes())
+    rows = parse_metrics((tmp_path / "run" / "metrics.jsonl").read_bytes())
     assert [row["c_h"] is not None for row in rows] == [True, False, False, False, True, False]
     assert all(row["c_h_before"] != row["c_h_after"] for row in rows)
 
@@ -134,8 +134,8 @@ def test_a_step_that_failed_leaves_no_statistics_behind(monkeypatch: pytest.Monk
     usual, failed = (Trainer(run_of("mean-teacher")) for _ in range(2))
     usual.step(0)
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(failed.optimizer, "decay", lambda: 1 / 0)
-        patch.setattr(failed.gradients.statistics, "settle", lambda ranks: 1 / 0)
+        patch.setattr(failed.optimizer, "apply_weight_decay", lambda: 1 / 0)
+        patch.setattr(failed.gradients.batchnorm, "apply_updates", lambda ranks: 1 / 0)
         failed.step(0)
     failed.step(0)
     for (name, a), b in zip(usual.model.named_buffers(), failed.model.buffers(), strict=True):
@@ -145,21 +145,21 @@ def test_a_step_that_failed_leaves_no_statistics_behind(monkeypatch: pytest.Monk
 def test_a_forward_with_dropout_is_shared_unless_the_outer_step_has_to_meet_its_masks_again() -> None:
     def shares(dropout: float, **l2i: object) -> bool:
         run = replace(run_of("mean-teacher", **l2i), model={"name": "conv", "width": 4, "dropout": dropout})
-        return Trainer(run).gradients.shares
+        return Trainer(run).gradients.reuses_forward
 
     assert shares(0.0) and shares(0.5) and shares(0.5, hypergradient="exact")
     assert shares(0.0, eta=0.1) and not shares(0.5, eta=0.1)
     assert not shares(0.5, hypergradient="finite_difference")
-    assert not shares(0.0, outer_update="paper", eta=0.1)
+    assert not shares(0.0, update="paper", eta=0.1)
 
 
 def test_what_is_shared_with_dropout_is_the_outer_gradient_at_the_masks_of_the_base_step() -> None:
     run = replace(run_of("pi-model"), model={"name": "conv", "width": 4, "dropout": 0.5}, precision="float64")
     trainer = Trainer(run)
-    batch, gradients = trainer.loader.draw(0), trainer.gradients
-    nets = gradients.nets(trainer.params, shared=True)
-    gradients.base(batch, nets)
-    z, seen = nets.live(batch.unlabeled.weak), nets.student.seen(batch.unlabeled.weak2)
+    batch, gradients = trainer.loader.draw_batch(0), trainer.gradients
+    nets = gradients.make_nets(trainer.params, reuse_forward=True)
+    gradients.compute_base(batch, nets)
+    z, seen = nets.live(batch.unlabeled.weak), nets.student.get_activations(batch.unlabeled.weak2)
     torch.manual_seed(5)
     held = trainer.network(batch.holdout.x)
     head = trainer.model.head
@@ -169,13 +169,13 @@ def test_what_is_shared_with_dropout_is_the_outer_gradient_at_the_masks_of_the_b
     jacobian = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
     d_z = 2 / p.numel() * torch.einsum("bij,bj->bi", jacobian, tangent)  # of −mean((p − z)²), per unit of η
     grads = torch.autograd.grad(z.softmax(dim=1), list(nets.theta.values()), d_z, retain_graph=True)
-    wanted = trainer.flat.gathered(dict(zip(nets.theta, grads, strict=True)))
+    wanted = trainer.flat.flatten(dict(zip(nets.theta, grads, strict=True)))
     torch.manual_seed(5)
-    assert torch.allclose(gradients.outer(batch, nets).gradient, wanted, rtol=1e-8, atol=1e-12)
+    assert torch.allclose(gradients.compute_outer(batch, nets).gradient, wanted, rtol=1e-8, atol=1e-12)
 
 
 def test_notes_are_of_the_batch_itself_and_not_of_a_copy() -> None:
-    from l2i.training.passed import Passed
+    from l2i.training.step import ForwardCache
 
     passes: list[int] = []
 
@@ -183,7 +183,7 @@ def test_notes_are_of_the_batch_itself_and_not_of_a_copy() -> None:
         passes.append(len(x))
         return 2 * x
 
-    remembering: Net = Passed(net)
+    remembering: Net = ForwardCache(net)
     x = torch.randn(6, 3, requires_grad=True)
     with torch.no_grad():
         assert not remembering(x).requires_grad

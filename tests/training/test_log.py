@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from l2i.training import log
-from l2i.training.log import Bar
-from l2i.training.pace import lasting
+from l2i.training import progress as log
+from l2i.training.progress import ProgressBar, format_duration
 
 
 @pytest.mark.parametrize(
@@ -14,12 +13,12 @@ from l2i.training.pace import lasting
     [(0.4, "0 s"), (45, "45 s"), (119, "119 s"), (720, "12 min"), (12_600, "3.5 hours"), (181_440, "2.1 days")],
 )
 def test_a_time_is_told_as_a_person_says_it(seconds: float, told: str) -> None:
-    assert lasting(seconds) == told
+    assert format_duration(seconds) == told
 
 
 def said(capsys: pytest.CaptureFixture[str], steps: int, *, slow: float = 0.0) -> list[str]:
     """What is said in steps of a hundredth of a second, of which the first may take longer."""
-    with Bar("cell seed 0", start=0, steps=steps, quiet=False) as bar:
+    with ProgressBar("cell seed 0", start=0, steps=steps, quiet=False) as bar:
         time.sleep(slow)
         for step in range(1, 5):
             time.sleep(0.01)
@@ -29,7 +28,7 @@ def said(capsys: pytest.CaptureFixture[str], steps: int, *, slow: float = 0.0) -
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "EVERY", 0.0)
+    monkeypatch.setattr(log, "LINE_INTERVAL", 0.0)
 
 
 def test_a_run_that_will_take_long_says_so_once_and_what_helps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,9 +47,9 @@ def test_a_run_of_minutes_says_nothing_of_it(capsys: pytest.CaptureFixture[str],
 
 
 def test_the_time_of_evaluations_is_not_that_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    with Bar("cell seed 0", start=0, steps=1000, quiet=False) as bar:
+    with ProgressBar("cell seed 0", start=0, steps=1000, quiet=False) as bar:
         bar.advance(1)
-        bar.evaluating(100)
+        bar.begin_evaluation(100)
         time.sleep(1.5)
         for step in range(2, 5):
             time.sleep(0.01)

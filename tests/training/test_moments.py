@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from l2i.config import Optim
-from l2i.training.optim import Stepper
+from l2i.training.optimizer import Stepper
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
@@ -21,9 +21,9 @@ def test_moments_from_a_file_lie_as_the_parameters_do(name: str, tmp_path: Path)
     first, second, rate = made(), made(), torch.ones(())
     gradient = {"kernel": torch.randn(2, 3, 2, 2), "bias": torch.randn(2)}
     first(gradient, rate)
-    save_file({key: value.contiguous() for key, value in first.state().items()}, tmp_path / "moments.safetensors")
-    second.load(load_file(tmp_path / "moments.safetensors"))
-    for key, value in second.state().items():
-        assert torch.equal(value, first.state()[key])
+    save_file({key: value.contiguous() for key, value in first.state_dict().items()}, tmp_path / "moments.safetensors")
+    second.load_state_dict(load_file(tmp_path / "moments.safetensors"))
+    for key, value in second.state_dict().items():
+        assert torch.equal(value, first.state_dict()[key])
         if value.ndim == 4:
             assert value.stride() == second.params["kernel"].stride() != value.contiguous().stride()

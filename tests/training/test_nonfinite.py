@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from l2i import Augment, NonFiniteCost, Run, Splits, Trainer, recipes, replace, train
-from l2i.training.meter import CAUSES, NAMES
+from l2i.training.metrics import BLAME_ORDER, METRIC_NAMES
 
 STEPS = 20
 
@@ -34,7 +34,7 @@ def splits(*, labeled_zero: bool, count: int = 1) -> Splits:
     y = (x[:, 1] > 0).long()
     first = 7 if labeled_zero else 107
     x[first : first + count, 0] = 0
-    return Splits.given(labeled=(x[:100], y[:100]), unlabeled=x[100:200], test=(x[200:], y[200:]), classes=2)
+    return Splits.from_arrays(labeled=(x[:100], y[:100]), unlabeled=x[100:200], test=(x[200:], y[200:]), classes=2)
 
 
 def run_of(cell: str = "digits/fixmatch-l2i-40", **changes: object) -> Run:
@@ -49,7 +49,7 @@ def first_drawn(run: Run, given: Splits, part: str) -> int:
     """The first step with x₀ = 0 among its labelled or unlabelled samples, counted from 1."""
     loader = Trainer(run, splits=given, model=model()).loader
     for t in range(STEPS):
-        batch = loader.draw(t)
+        batch = loader.draw_batch(t)
         assert batch.holdout is None or bool((batch.holdout.x[:, 0] != 0).all())
         if bool(((batch.labeled.x if part == "labeled" else batch.unlabeled.weak)[:, 0] == 0).any()):
             return t + 1
@@ -70,7 +70,7 @@ def test_a_gradient_that_is_no_number_is_named_with_its_step(save_every: int, tm
 
 
 @pytest.mark.parametrize("hypergradient", ["last_layer", "exact", "finite_difference"])
-@pytest.mark.parametrize("update", [{}, {"outer_update": "paper", "eta": 0.1}], ids=str)
+@pytest.mark.parametrize("update", [{}, {"update": "paper", "eta": 0.1}], ids=str)
 def test_an_outer_gradient_that_is_no_number_is_named_before_what_it_does(
     hypergradient: str, update: dict[str, object], tmp_path: Path
 ) -> None:
@@ -84,15 +84,15 @@ def test_an_outer_gradient_that_is_no_number_is_named_before_what_it_does(
 
 def test_the_step_is_right_where_outer_steps_are_left_out(tmp_path: Path) -> None:
     """With an outer step every third step, what is drawn in between does no harm."""
-    run, given = run_of(l2i={"outer_every": 3}, out=str(tmp_path / "run")), splits(labeled_zero=False, count=8)
+    run, given = run_of(l2i={"every": 3}, out=str(tmp_path / "run")), splits(labeled_zero=False, count=8)
     loader = Trainer(run, splits=given, model=model()).loader
-    hit = [t for t in range(0, STEPS, 3) if bool((loader.draw(t).unlabeled.weak[:, 0] == 0).any())]
+    hit = [t for t in range(0, STEPS, 3) if bool((loader.draw_batch(t).unlabeled.weak[:, 0] == 0).any())]
     with pytest.raises(NonFiniteCost, match=f"^the outer gradient is not finite from step {hit[0] + 1} on"):
         train(run, splits=given, model=model(), quiet=True)
 
 
 def test_every_value_has_its_place_among_the_causes() -> None:
-    assert sorted(CAUSES) == sorted(NAMES)
+    assert sorted(BLAME_ORDER) == sorted(METRIC_NAMES)
 
 
 @pytest.mark.gpu
@@ -112,4 +112,4 @@ def test_it_is_found_on_the_device_without_waiting_for_it(engine: str, cell: str
             torch.cuda.set_sync_debug_mode("default")
     assert trainer.engine == engine
     with pytest.raises(NonFiniteCost, match=f"^{name} is not finite from step {first} on"):
-        trainer.meter.check()
+        trainer.meter.raise_if_nonfinite()

@@ -12,17 +12,17 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from l2i import Run, Trainer, recipes, replace, train
-from l2i.data.split import Samples
+from l2i.data.samples import Samples
 from l2i.methods import METHODS
-from l2i.training.load import evaluate_run, load_whole
-from l2i.training.own_statistics import outputs_in_training, renew_statistics
+from l2i.training.ema import compute_outputs_train_bn, recompute_bn
+from l2i.training.loading import evaluate_run, load_full_state
 
 COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 NET = {"name": "wide-resnet", "depth": 10, "width": 1}
 
 
-def run_of(cell: str = "digits/mean-teacher-40", statistics: str = "own", **changes: Any) -> Run:
-    optim = {"ema_statistics": statistics, "ema_decay": 0.9}
+def run_of(cell: str = "digits/mean-teacher-40", statistics: str = "recompute", **changes: Any) -> Run:
+    optim = {"ema_bn": statistics, "ema_decay": 0.9}
     return replace(recipes.get(cell), device="cpu", precision="float64", model=NET, optim=optim, **changes)
 
 
@@ -40,11 +40,11 @@ def test_they_are_the_means_over_what_steps_pass() -> None:
     handle = layer.register_forward_pre_hook(lambda _, args: met.append(args[0].detach()))
     with torch.no_grad():
         for step in range(10):  # of 40 + 64 samples
-            batch = trainer.loader.draw(step)
+            batch = trainer.loader.draw_batch(step)
             for part in (batch.labeled.x, batch.unlabeled.weak2):
                 model(part)  # in training mode: each with its own statistics
     handle.remove()
-    renew_statistics(trainer)
+    recompute_bn(trainer)
     means = torch.stack([x.mean((0, 2, 3)) for x in met]).mean(0)
     variances = torch.stack([x.var((0, 2, 3)) for x in met]).mean(0)
     torch.testing.assert_close(layer.running_mean, means)
@@ -59,7 +59,7 @@ def test_modes_and_momenta_are_left_as_they_were_and_a_layer_in_evaluation_mode_
     still = layers[0].running_mean
     assert still is not None
     before = still.clone()
-    renew_statistics(trainer)
+    recompute_bn(trainer)
     assert [(m.training, m.momentum) for m in layers] == kept and bool((before == still).all())
 
 
@@ -67,24 +67,24 @@ def test_modes_and_momenta_are_left_as_they_were_and_a_layer_in_evaluation_mode_
 def test_of_a_model_that_stays_as_it_is_they_are_those_that_steps_leave(method: str) -> None:
     """Views and mixing have a spread of their own: a shift of a digit doubles that of a pixel."""
     cell = "digits/sl-40" if method == "supervised" else f"digits/{method}-40"
-    run = replace(recipes.get(cell), device="cpu", precision="float64", optim={"lr": 1e-12, "ema_statistics": "own"})
+    run = replace(recipes.get(cell), device="cpu", precision="float64", optim={"lr": 1e-12, "ema_bn": "recompute"})
     trainer = Trainer(run)
     for t in range(100):
         trainer.step(t)
     layers = [m for m in trainer.teacher.model.modules() if isinstance(m, nn.BatchNorm1d)]
     steps = [m.running_var.mean() for m in layers if m.running_var is not None]
-    renew_statistics(trainer)
+    recompute_bn(trainer)
     own = [m.running_var.mean() for m in layers if m.running_var is not None]
     assert len(own) == 2 and all(float(a / b) == pytest.approx(1, abs=0.1) for a, b in zip(own, steps, strict=True))
 
 
 def test_steps_do_not_notice(tmp_path: Path) -> None:
     ends = {}
-    for statistics in ("copied", "own"):
+    for statistics in ("copy", "recompute"):
         run = run_of(statistics=statistics, steps=6, eval_every=2, save_every=3, out=str(tmp_path / statistics))
         train(run, quiet=True)
         ends[statistics] = load_file(tmp_path / statistics / "checkpoints" / "0000000006.safetensors")
-    differing = {n for n, value in ends["own"].items() if not torch.equal(value, ends["copied"][n])}
+    differing = {n for n, value in ends["recompute"].items() if not torch.equal(value, ends["copy"][n])}
     assert differing and all(n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing)
 
 
@@ -93,17 +93,17 @@ def test_a_runs_checkpoint_has_the_statistics_that_it_was_evaluated_with(tmp_pat
     out = tmp_path / "run"
     result = train(run_of(steps=6, eval_every=3, out=str(out)), quiet=True)
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    loaded = load_whole(out).trainer
+    loaded = load_full_state(out).trainer
     test = loaded.splits.test
-    assert float(loaded.task.figure(loaded.predict(test), test.y)) == pytest.approx(last["test"])
-    assert evaluate_run(str(out))["test"]["error (%)"] == pytest.approx(last["test"]) == result.figure
+    assert float(loaded.task.metric(loaded.predict(test), test.y)) == pytest.approx(last["test"])
+    assert evaluate_run(str(out))["test"]["error (%)"] == pytest.approx(last["test"]) == result.metric
 
 
 def test_a_checkpoint_between_evaluations_has_them_too(tmp_path: Path) -> None:
     train(run_of(steps=6, eval_every=6, save_every=4, out=str(tmp_path / "run")), quiet=True)
     kept = load_file(tmp_path / "run" / "checkpoints" / "0000000004.safetensors")
     trainer = started(run_of(steps=6))  # of which it takes four
-    renew_statistics(trainer)
+    recompute_bn(trainer)
     for name, value in trainer.teacher.model.state_dict().items():
         torch.testing.assert_close(kept[f"teacher.{name}"], value)
 
@@ -114,20 +114,20 @@ def test_no_sample_is_normalised_alone(count: int, sizes: list[int]) -> None:
     model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
     model[1].register_forward_pre_hook(lambda _, args: met.append(len(args[0])))
     samples = Samples(torch.randn(count, 2), torch.zeros(count))
-    assert outputs_in_training(model, samples, lambda x: x, size=5).shape == (count, 2)
+    assert compute_outputs_train_bn(model, samples, lambda x: x, batch_size=5).shape == (count, 2)
     assert met == sizes
 
 
 def test_streamed_images_are_drawn_beside_the_run_and_leave_it_as_it_is(tmp_path: Path) -> None:
     ends = {}
-    for statistics in ("copied", "own"):
+    for statistics in ("copy", "recompute"):
         torch.manual_seed(0)
         run = case_of("streamed images", tmp_path / "run", threads=1)
-        trainer = Trainer(replace(run, steps=3, optim={"ema_statistics": statistics}))
+        trainer = Trainer(replace(run, steps=3, optim={"ema_bn": statistics}))
         with closing(trainer):
             for t in range(2):
                 trainer.step(t)
-                renew_statistics(trainer)
-            ends[statistics] = {n: value.clone() for n, value in trainer.state().items()}
-    differing = {n for n, value in ends["own"].items() if not torch.equal(value, ends["copied"][n])}
+                recompute_bn(trainer)
+            ends[statistics] = {n: value.clone() for n, value in trainer.state_dict().items()}
+    differing = {n for n, value in ends["recompute"].items() if not torch.equal(value, ends["copy"][n])}
     assert differing and all(n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing)

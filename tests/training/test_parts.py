@@ -11,21 +11,26 @@ from torch import nn
 
 from l2i import recipes, replace
 from l2i.config import Optim
-from l2i.data.split import Samples
+from l2i.data.samples import Samples
 from l2i.errors import InputError, NonFiniteCost
-from l2i.training.checkpoint import checkpoints, load_checkpoint, newest_whole, save_checkpoint
-from l2i.training.clock import Clock
+from l2i.training.checkpoint import latest_valid, list_checkpoints, load_checkpoint, save_checkpoint
 from l2i.training.ema import Teacher
-from l2i.training.evaluate import best_step, final_figure, final_steps, is_evaluated, outputs_of
-from l2i.training.flat import Flat
-from l2i.training.meter import NAMES, Meter
-from l2i.training.optim import Stepper, rate_factor
-from l2i.training.precision import matrices, numerics, precision_of, rounded
+from l2i.training.evaluation import (
+    compute_final_metric,
+    compute_final_steps,
+    compute_outputs,
+    find_best_step,
+    is_eval_step,
+)
+from l2i.training.metrics import METRIC_NAMES, MetricAccumulator
+from l2i.training.optimizer import FlatParameters, Stepper, compute_lr_factor
+from l2i.training.precision import list_matrix_params, resolve_precision, round_params, use_precision
+from l2i.training.schedules import StepScalars
 
 
 def test_the_teacher_averages_parameters_and_copies_buffers() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    teacher, flat = Teacher(model), Flat(dict(model.named_parameters()))
+    teacher, flat = Teacher(model), FlatParameters(dict(model.named_parameters()))
     average = model[0].weight.detach().clone()
     for step in range(20):
         with torch.no_grad():
@@ -41,16 +46,16 @@ def test_the_teacher_averages_parameters_and_copies_buffers() -> None:
 
 def test_rates_follow_their_schedules() -> None:
     step = Optim(schedule="step", milestones=(10, 20), gamma=0.1)
-    assert [rate_factor(step, t, 30) for t in (0, 9, 10, 20)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert [compute_lr_factor(step, t, 30) for t in (0, 9, 10, 20)] == pytest.approx([1, 1, 0.1, 0.01])
     cosine = Optim(schedule="cosine")
-    assert [rate_factor(cosine, t, 100) for t in (0, 50, 100)] == pytest.approx(
+    assert [compute_lr_factor(cosine, t, 100) for t in (0, 50, 100)] == pytest.approx(
         [1, math.cos(7 * math.pi / 32), math.cos(7 * math.pi / 16)]
     )
-    assert rate_factor(Optim(), 99, 100) == 1.0
+    assert compute_lr_factor(Optim(), 99, 100) == 1.0
 
 
 @pytest.mark.parametrize(
-    "optim", [Optim(lr=0.1), Optim(name="sgd", lr=0.1, nesterov=True, weight_decay=0.01, decay="l2")]
+    "optim", [Optim(lr=0.1), Optim(name="sgd", lr=0.1, nesterov=True, weight_decay=0.01, weight_decay_mode="l2")]
 )
 def test_a_stepper_is_its_torch_optimizer(optim: Optim) -> None:
     mine, theirs = (nn.Parameter(torch.ones(3)) for _ in range(2))
@@ -62,7 +67,7 @@ def test_a_stepper_is_its_torch_optimizer(optim: Optim) -> None:
     for _ in range(5):
         gradient = torch.randn(3)
         stepper({"w": gradient}, torch.tensor(1.0))
-        stepper.decay()
+        stepper.apply_weight_decay()
         theirs.grad = gradient
         reference.step()
     assert torch.equal(mine, theirs)
@@ -71,37 +76,37 @@ def test_a_stepper_is_its_torch_optimizer(optim: Optim) -> None:
 def test_decoupled_decay_shrinks_whatever_the_rate() -> None:
     weight = nn.Parameter(torch.ones(3))
     stepper = Stepper({"w": weight}, Optim(lr=1e-9, weight_decay=0.1))
-    stepper.decay()
+    stepper.apply_weight_decay()
     assert weight.tolist() == pytest.approx([0.9] * 3)
 
 
 def test_evaluations_that_count_lie_in_the_last_fiftieth() -> None:
     for steps in (1000, 1500, 22_500, 2**20):
-        counted = final_steps(steps)
+        counted = compute_final_steps(steps)
         assert len(set(counted)) == 20
         assert counted[-1] == steps
         assert counted[0] > 0.98 * steps - 1
-        assert all(is_evaluated(step, steps, 10**9) for step in counted)
-    assert final_steps(999) == [999]
-    assert [step for step in range(1, 251) if is_evaluated(step, 250, 100)] == [100, 200, 250]
+        assert all(is_eval_step(step, steps, 10**9) for step in counted)
+    assert compute_final_steps(999) == [999]
+    assert [step for step in range(1, 251) if is_eval_step(step, 250, 100)] == [100, 200, 250]
 
 
 def test_final_figure_is_the_median() -> None:
-    curve = dict.fromkeys(range(1, 1001), 50.0) | {step: float(step - 980) ** 2 for step in final_steps(1000)}
-    assert final_figure(curve, {}, 1000, "median") == (10**2 + 11**2) / 2
-    assert final_figure({100: 3.0, 200: 1.0}, {}, 200, "median") == 1.0
+    curve = dict.fromkeys(range(1, 1001), 50.0) | {step: float(step - 980) ** 2 for step in compute_final_steps(1000)}
+    assert compute_final_metric(curve, {}, 1000, "median") == (10**2 + 11**2) / 2
+    assert compute_final_metric({100: 3.0, 200: 1.0}, {}, 200, "median") == 1.0
 
 
 def test_final_figure_may_be_the_mean_or_by_early_stopping() -> None:
     curve = {step: float(step) for step in range(0, 1001)}
-    assert final_figure(curve, {}, 1000, "mean") == sum(range(981, 1001)) / 20
-    assert final_figure({1: 9.0, 2: 5.0, 3: 4.0, 4: 3.0}, {1: 8.0, 2: 1.0, 3: 1.0, 4: 2.0}, 4, "best") == 5.0
+    assert compute_final_metric(curve, {}, 1000, "mean") == sum(range(981, 1001)) / 20
+    assert compute_final_metric({1: 9.0, 2: 5.0, 3: 4.0, 4: 3.0}, {1: 8.0, 2: 1.0, 3: 1.0, 4: 2.0}, 4, "best") == 5.0
 
 
 def test_evaluation_is_in_evaluation_mode_and_in_batches() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.9), nn.BatchNorm1d(3)).train()
     samples = Samples(torch.randn(50, 4), torch.randint(3, (50,)))
-    whole, batched = (outputs_of(model, samples, torch.neg, batch=size) for size in (50, 7))
+    whole, batched = (compute_outputs(model, samples, torch.neg, batch_size=size) for size in (50, 7))
     torch.testing.assert_close(whole, batched)
     assert torch.equal(whole, model.eval()(-samples.x))
     model.train()
@@ -112,16 +117,16 @@ def test_evaluation_is_in_evaluation_mode_and_in_batches() -> None:
 def test_evaluation_leaves_each_module_in_its_mode() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).train()
     model[1].eval()
-    outputs_of(model, Samples(torch.randn(5, 4), torch.randint(3, (5,))), torch.neg)
+    compute_outputs(model, Samples(torch.randn(5, 4), torch.randint(3, (5,))), torch.neg)
     assert (model.training, model[1].training) == (True, False)
 
 
 def values(**changes: float) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor(changes.get(name, 1.0)) for name in NAMES}
+    return {name: torch.tensor(changes.get(name, 1.0)) for name in METRIC_NAMES}
 
 
 def test_the_meter_reads_means_and_starts_again() -> None:
-    meter = Meter(torch.device("cpu"))
+    meter = MetricAccumulator(torch.device("cpu"))
     meter.add(values(c_t=1.0), torch.tensor(0))
     meter.add(values(c_t=3.0), torch.tensor(1))
     assert meter.read()["c_t"] == 2.0
@@ -130,53 +135,53 @@ def test_the_meter_reads_means_and_starts_again() -> None:
 
 
 def test_the_meter_counts_the_outer_steps_values_where_there_was_one() -> None:
-    meter = Meter(torch.device("cpu"))
+    meter = MetricAccumulator(torch.device("cpu"))
     meter.add(values(c_h=4.0), torch.tensor(0))
     for step in (1, 2, 3):
         base = {
             name: value for name, value in values(c_t=5.0).items() if name in ("c_t", "c_u", "gradient", "parameters")
         }
         meter.add(base, torch.tensor(step))
-    assert (meter.read()["c_h"], meter.count.tolist()) == (4.0, [0] * len(NAMES))
+    assert (meter.read()["c_h"], meter.count.tolist()) == (4.0, [0] * len(METRIC_NAMES))
 
 
 def test_the_meter_names_the_first_bad_step_and_cost() -> None:
-    meter = Meter(torch.device("cpu"))
+    meter = MetricAccumulator(torch.device("cpu"))
     meter.add(values(), torch.tensor(0))
-    meter.check()
+    meter.raise_if_nonfinite()
     meter.add(values(c_u=math.nan), torch.tensor(1))
     meter.add(values(c_u=math.nan, c_t=math.inf), torch.tensor(2))
     with pytest.raises(NonFiniteCost, match="c_u is not finite from step 2 on"):
-        meter.check()
+        meter.raise_if_nonfinite()
 
 
 def test_checkpoints_keep_the_last_two(tmp_path: Path) -> None:
     for step in (0, 10, 20):
         save_checkpoint(tmp_path, step, {"w": torch.full((3,), float(step))}, {"step": step})
-    assert [path.name for path in checkpoints(tmp_path)] == ["0000000010.safetensors", "0000000020.safetensors"]
-    tensors, meta = newest_whole(tmp_path)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["0000000010.safetensors", "0000000020.safetensors"]
+    tensors, meta = latest_valid(tmp_path)
     assert (tensors["w"].tolist(), meta) == ([20.0] * 3, {"step": 20})
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     for step in (10, 20):
         save_checkpoint(tmp_path, step, {"w": torch.randn(100)}, {"step": step})
-    newest = checkpoints(tmp_path)[-1]
+    newest = list_checkpoints(tmp_path)[-1]
     newest.write_bytes(newest.read_bytes()[:-50])
     assert load_checkpoint(newest) is None
-    assert newest_whole(tmp_path)[1] == {"step": 10} and newest.exists()  # others may look, and touch nothing
+    assert latest_valid(tmp_path)[1] == {"step": 10} and newest.exists()  # others may look, and touch nothing
     told: list[str] = []
-    assert newest_whole(tmp_path, told.append)[1] == {"step": 10}
+    assert latest_valid(tmp_path, told.append)[1] == {"step": 10}
     assert told == [f"{newest} is damaged; going on from the one before it, of step 10"]
     assert newest.with_suffix(".damaged").exists() and not newest.exists()
-    checkpoints(tmp_path)[0].write_bytes(b"nonsense")
+    list_checkpoints(tmp_path)[0].write_bytes(b"nonsense")
     with pytest.raises(InputError, match="no whole checkpoint is left"):
-        newest_whole(tmp_path)
+        latest_valid(tmp_path)
 
 
 def test_a_single_changed_byte_is_found(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, {"w": torch.randn(100)}, {"step": 1})
-    path = checkpoints(tmp_path)[0]
+    path = list_checkpoints(tmp_path)[0]
     for place in (60, -1):  # in the JSON, in a tensor
         content = bytearray(path.read_bytes())
         content[place] ^= 1
@@ -186,18 +191,18 @@ def test_a_single_changed_byte_is_found(tmp_path: Path) -> None:
 
 def test_a_checkpoint_holds_tensors_and_json_alone(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, {"w": torch.zeros(2)}, {"step": 1})
-    content = checkpoints(tmp_path)[0].read_bytes()
+    content = list_checkpoints(tmp_path)[0].read_bytes()
     length = int.from_bytes(content[:8], "little")
     assert json.loads(content[8 : 8 + length])["__metadata__"]["json"] == '{"step": 1}'
 
 
 def test_early_stopping_takes_the_first_of_equal_figures() -> None:
-    assert best_step({10: 3.0, 20: 1.0, 30: 1.0, 40: 2.0}) == 20
+    assert find_best_step({10: 3.0, 20: 1.0, 30: 1.0, 40: 2.0}) == 20
 
 
 def test_milestones_may_be_shares_of_the_run() -> None:
     optim = Optim(schedule="step", milestones=(0.5, 0.75), gamma=0.1)
-    factors = [rate_factor(optim, step, 200) for step in (0, 1, 99, 100, 149, 150)]
+    factors = [compute_lr_factor(optim, step, 200) for step in (0, 1, 99, 100, 149, 150)]
     assert factors == pytest.approx([1, 1, 1, 0.1, 0.1, 0.01])
 
 
@@ -209,29 +214,29 @@ def test_milestones_may_be_shares_of_the_run() -> None:
         ("cuda", {"precision": "tf32"}, "tf32"),
         ("cuda", {"method": "vat"}, "float32"),
         ("cuda", {"l2i": {"hypergradient": "finite_difference"}}, "float32"),
-        ("cuda", {"l2i": {"hypergradient": "finite_difference", "outer_update": "off"}}, "bf16"),
+        ("cuda", {"l2i": {"hypergradient": "finite_difference", "update": "off"}}, "bf16"),
     ],
     ids=str,
 )
 def test_precision_is_bf16_on_a_gpu_where_nothing_is_lost_in_it(
     device: str, changes: dict[str, object], wanted: str
 ) -> None:
-    assert precision_of(replace(recipes.get("digits"), **changes), torch.device(device)) == wanted
+    assert resolve_precision(replace(recipes.get("digits"), **changes), torch.device(device)) == wanted
 
 
 def test_tf32_is_on_only_while_a_run_asks_for_it() -> None:
     before = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
     for precision, on in (("tf32", True), ("float32", False), ("bf16", False)):
-        with numerics(precision, torch.device("cpu")):
+        with use_precision(precision, torch.device("cpu")):
             assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (on, on)
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
 
 
 def test_only_matrices_are_rounded_ahead() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 2))
-    names = matrices(model)
+    names = list_matrix_params(model)
     assert names == ["0.weight", "0.bias", "3.weight", "3.bias"]
-    values = rounded(dict(model.named_parameters()), names)
+    values = round_params(dict(model.named_parameters()), names)
     for name, p in model.named_parameters():
         assert torch.equal(values[name], p.bfloat16() if name in names else p)
         assert values[name].requires_grad is False
@@ -241,7 +246,7 @@ def test_parameters_in_one_piece_are_what_they_were() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(5, 7)).to(memory_format=torch.channels_last)
     params = dict(model.named_parameters())
     before = {name: p.detach().clone() for name, p in params.items()}
-    flat = Flat(params)
+    flat = FlatParameters(params)
     assert all(torch.equal(p, before[name]) and p.stride() == before[name].stride() for name, p in params.items())
     with torch.no_grad():
         flat.values.mul_(2)
@@ -251,20 +256,20 @@ def test_parameters_in_one_piece_are_what_they_were() -> None:
 
 def test_a_model_that_has_left_its_piece_is_found() -> None:
     params = dict(nn.Linear(3, 2).named_parameters())
-    flat = Flat(params)
-    flat.check(params)
-    Flat(params)
+    flat = FlatParameters(params)
+    flat.check_storage(params)
+    FlatParameters(params)
     with pytest.raises(InputError, match="given to another trainer"):
-        flat.check(params)
+        flat.check_storage(params)
 
 
 def test_a_gradient_in_one_piece_comes_apart_again() -> None:
     params = dict(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Linear(5, 7)).named_parameters())
-    flat = Flat(params)
+    flat = FlatParameters(params)
     gradient = {name: torch.randn_like(p) for name, p in params.items()}
     gradient["0.weight"] = gradient["0.weight"].bfloat16()
     del gradient["1.bias"]
-    piece = flat.gathered(gradient)
+    piece = flat.flatten(gradient)
     assert float(piece.norm()) == pytest.approx(
         float(torch.cat([g.float().flatten() for g in gradient.values()]).norm())
     )
@@ -276,11 +281,11 @@ def test_a_gradient_in_one_piece_comes_apart_again() -> None:
 def test_the_clock_tells_the_numbers_of_a_step(schedule: str) -> None:
     optim = Optim(schedule="step", milestones=(10,), gamma=0.1, ema_decay=0.9)
     run = replace(recipes.get("digits"), steps=20, optim=optim, method={"rampup": 8, "weight": 4.0})
-    clock = Clock(replace(run, l2i={"eta": 0.5, "eta_schedule": schedule}), torch.device("cpu"), torch.float64)
+    clock = StepScalars(replace(run, l2i={"eta": 0.5, "eta_schedule": schedule}), torch.device("cpu"), torch.float64)
     told = []
     for step in (0, 4, 12):
-        clock.set(step)
-        told.append([float(value) for value in (clock.step, clock.weight, clock.rate, clock.eta, clock.fresh)])
+        clock.set_step(step)
+        told.append([float(value) for value in (clock.step, clock.weight, clock.lr_factor, clock.eta, clock.ema_weight)])
     late = 0.05 if schedule == "rate" else 0.5
     assert told == [
         pytest.approx([0, 0.0, 1.0, 0.5, 1.0]),

@@ -12,9 +12,9 @@ from torch import nn
 import l2i
 from formats import write_faces
 from l2i import Augment, InputError, NonFiniteCost, Splits, load_model, recipes, replace, train
-from l2i.training.checkpoint import newest_whole, save_checkpoint
-from l2i.training.folder import held
-from l2i.training.load import evaluate_run
+from l2i.training.checkpoint import latest_valid, save_checkpoint
+from l2i.training.loading import evaluate_run
+from l2i.training.run_dir import lock_run_dir
 
 
 def short(folder: Path, **changes: object) -> l2i.Run:
@@ -28,7 +28,7 @@ def test_train_returns_its_result_and_leaves_the_process_as_it_was(tmp_path: Pat
     rng, threads = torch.get_rng_state(), torch.get_num_threads()
     result = train(short(tmp_path / "run"), quiet=True)
     assert result.steps == 30
-    assert 0 < result.figure < 100
+    assert 0 < result.metric < 100
     assert torch.equal(torch.get_rng_state(), rng)
     assert torch.get_num_threads() == threads
     assert train(short(tmp_path / "run"), quiet=True) == result
@@ -49,9 +49,9 @@ def test_a_damaged_config_is_named(tmp_path: Path) -> None:
 
 def test_a_run_cut_before_its_result_was_written_ends_the_same(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    figure = train(short(folder), quiet=True).figure
+    figure = train(short(folder), quiet=True).metric
     (folder / "result.json").unlink()
-    assert train(short(folder), quiet=True).figure == figure
+    assert train(short(folder), quiet=True).metric == figure
 
 
 def test_rows_after_the_last_checkpoint_are_written_once_and_time_adds_up(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_rows_after_the_last_checkpoint_are_written_once_and_time_adds_up(tmp_pa
     whole = (folder / "metrics.jsonl").read_bytes()
     (folder / "result.json").unlink()
     (folder / "checkpoints" / "0000000030.safetensors").unlink()
-    tensors, meta = newest_whole(folder / "checkpoints")
+    tensors, meta = latest_valid(folder / "checkpoints")
     save_checkpoint(folder / "checkpoints", 20, tensors, {**meta, "seconds": 1000.0})
     assert train(short(folder), quiet=True).seconds > 1000
     assert (folder / "metrics.jsonl").read_bytes() == whole
@@ -109,7 +109,7 @@ def test_wrong_input_writes_nothing(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with held(folder), pytest.raises(InputError, match="another process is at work"):
+    with lock_run_dir(folder), pytest.raises(InputError, match="another process is at work"):
         train(short(folder), quiet=True)
     train(short(folder), quiet=True)
 
@@ -158,7 +158,7 @@ def test_a_rehearsal_that_fails_leaves_a_users_model_as_it_was() -> None:
 def own_splits(seed: int = 0) -> Splits:
     x = np.random.default_rng(seed).normal(size=(200, 5)).astype("float32")
     y = (x[:, 0] > 0).astype(int)
-    return Splits.given(labeled=(x[:20], y[:20]), unlabeled=x[20:150], test=(x[150:], y[150:]), classes=2)
+    return Splits.from_arrays(labeled=(x[:20], y[:20]), unlabeled=x[20:150], test=(x[150:], y[150:]), classes=2)
 
 
 def own_model() -> nn.Module:
@@ -173,7 +173,7 @@ def test_own_data_and_an_own_model_make_a_run_that_can_be_loaded(tmp_path: Path)
     loaded = load_model(tmp_path / "run", splits=splits, model=own_model())
     assert not loaded.training
     wrong = (loaded(splits.test.x).argmax(1) != splits.test.y).float().mean()
-    assert 100 * float(wrong) == pytest.approx(result.figure)
+    assert 100 * float(wrong) == pytest.approx(result.metric)
     with pytest.raises(InputError, match="of another network"):
         load_model(tmp_path / "run", splits=splits, model=nn.Sequential(nn.Linear(5, 2)))
     assert train(run, splits=splits, model=model, quiet=True) == result
@@ -233,7 +233,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
 
 def test_a_run_on_data_of_ones_own_is_opened_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
-    splits = Splits.given(labeled=(x[:10], y[:10]), unlabeled=x[10:30], test=(x[30:], y[30:]), classes=2)
+    splits = Splits.from_arrays(labeled=(x[:10], y[:10]), unlabeled=x[10:30], test=(x[30:], y[30:]), classes=2)
     train(short(tmp_path / "own"), splits=splits)
     assert "your data: 10 labelled" in capsys.readouterr().err
     with pytest.raises(InputError, match="splits given in Python; open it there"):

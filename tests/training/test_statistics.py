@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from l2i.bilevel import lookahead, trainable
-from l2i.bilevel.inner import standing_in
+from l2i.bilevel.functional import swap_parameters
 from l2i.errors import InputError
-from l2i.training.statistics import Moving, Statistics
+from l2i.training.batchnorm import DeferredBatchNorm, TrainingNet
 
 
 def network(momentum: float | None = 0.1) -> nn.Sequential:
@@ -21,10 +21,10 @@ def batches() -> list[torch.Tensor]:
     return [1 + torch.randn(n, 1, 5, 5, dtype=torch.float64) for n in (6, 9, 4)]
 
 
-def watched(model: nn.Module) -> Statistics:
-    statistics = Statistics(model)
+def watched(model: nn.Module) -> DeferredBatchNorm:
+    statistics = DeferredBatchNorm(model)
     before = [b.clone() for b in model.buffers()]
-    statistics.watch(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
+    statistics.inspect_forward(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), before, strict=True))
     return statistics
 
@@ -70,12 +70,12 @@ class Several(nn.Module):
 def test_every_use_of_batch_norm_moves_what_it_moves_in_turn(kind: str) -> None:
     model = Several(kind).double()
     plain = copy.deepcopy(model)
-    statistics = Statistics(model)
-    statistics.watch(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
+    statistics = DeferredBatchNorm(model)
+    statistics.inspect_forward(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
     for x in batches():
-        assert torch.allclose(Moving(statistics, trainable(model))(x), plain(x))
-    statistics.settle()
-    assert statistics.apart == (kind == "evaluating")
+        assert torch.allclose(TrainingNet(statistics, trainable(model))(x), plain(x))
+    statistics.apply_updates()
+    assert statistics.concurrent == (kind == "evaluating")
     for (name, mine), theirs in zip(model.named_buffers(), plain.buffers(), strict=True):
         assert torch.allclose(mine, theirs), name
 
@@ -85,12 +85,12 @@ def test_settled_statistics_are_those_of_forwards_in_turn(momentum: float | None
     model = network(momentum)
     plain = copy.deepcopy(model)
     statistics = watched(model)
-    assert statistics.apart == (momentum is not None)
+    assert statistics.concurrent == (momentum is not None)
     for _ in range(2):
-        net = Moving(statistics, trainable(model))
+        net = TrainingNet(statistics, trainable(model))
         for x in batches():
             assert torch.allclose(net(x), plain(x))
-        statistics.settle()
+        statistics.apply_updates()
     for (name, mine), theirs in zip(model.named_buffers(), plain.buffers(), strict=True):
         assert torch.allclose(mine, theirs), name
 
@@ -99,20 +99,20 @@ def test_statistics_wait_to_be_settled() -> None:
     model = network()
     before = [b.clone() for b in model.buffers()]
     statistics = watched(model)
-    Moving(statistics, trainable(model))(batches()[0])
+    TrainingNet(statistics, trainable(model))(batches()[0])
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), before, strict=True))
-    statistics.settle()
+    statistics.apply_updates()
     assert not torch.equal(model[1].running_mean, before[0])
 
 
 def test_other_buffers_are_not_moved_side_by_side() -> None:
-    assert not watched(nn.Sequential(network(), nn.Unflatten(1, (4, 1)), Counted())).apart
-    assert watched(network()).apart and watched(nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()).apart
+    assert not watched(nn.Sequential(network(), nn.Unflatten(1, (4, 1)), Counted())).concurrent
+    assert watched(network()).concurrent and watched(nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()).concurrent
 
 
 def test_the_gradient_of_a_cost_is_of_the_forwards_that_led_to_it() -> None:
     model, xs = network(), batches()
-    net = Moving(watched(model), trainable(model))
+    net = TrainingNet(watched(model), trainable(model))
     first, second, third = (net(x).square().mean() for x in xs)
     plain = [model(x).square().mean() for x in xs]
     for cost, wanted in ((second, plain[1]), (first + 2 * third, plain[0] + 2 * plain[2])):
@@ -153,7 +153,7 @@ def test_a_lookahead_at_unknown_parameters_is_refused() -> None:
 def test_the_models_own_parameters_come_back_after_an_error() -> None:
     model = Tied()
     own = dict(model.named_parameters())
-    with pytest.raises(ZeroDivisionError), standing_in(model, {name: p + 1 for name, p in own.items()}):
+    with pytest.raises(ZeroDivisionError), swap_parameters(model, {name: p + 1 for name, p in own.items()}):
         raise ZeroDivisionError
     assert all(p is own[name] for name, p in model.named_parameters())
 
@@ -176,6 +176,6 @@ class Reassigned(nn.Module):
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
 def test_other_buffers_may_be_there_but_not_move(times: int) -> None:
     model = Reassigned(times).double()
-    statistics = Statistics(model)
-    statistics.watch(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
-    assert statistics.apart == (times == 0)
+    statistics = DeferredBatchNorm(model)
+    statistics.inspect_forward(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
+    assert statistics.concurrent == (times == 0)

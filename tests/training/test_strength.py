@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from l2i import InputError, Run, Trainer, recipes, replace, train
-from l2i.validate import validate
+from l2i.config.validate import validate
 
 
 def small(cell: str = "digits/mean-teacher-l2i-40", **l2i: object) -> Run:
@@ -30,7 +30,7 @@ def moved(run: Run) -> Tensor:
 def parts(run: Run) -> tuple[Tensor, Tensor, Tensor]:
     """g_base, g_outer and C^H of the first step."""
     trainer = Trainer(run)
-    batch = trainer.loader.draw(0)
+    batch = trainer.loader.draw_batch(0)
     base, outer = (flat(gradient(batch, 0)).detach() for gradient in (trainer.base_gradient, trainer.outer_gradient))
     assert batch.holdout is not None
     with torch.no_grad():
@@ -52,10 +52,10 @@ def test_rho_fades_as_the_hold_out_labels_are_learned(cell: str, rho: float, fad
 
 
 def test_a_learned_hold_out_set_leaves_the_least_strength() -> None:
-    clock = Trainer(small(rho=1.0, fade=0.5, rho_least=0.1)).clock
-    clock.set(0)
+    clock = Trainer(small(rho=1.0, fade=0.5, rho_least=0.1)).scalars
+    clock.set_step(0)
     costs = torch.tensor([9.0, 1.0, 0.25, 1e-9]).double()
-    assert torch.allclose(clock.faded(costs, 1.0), torch.tensor([1.0, 1.0, 0.5, 0.1]).double())
+    assert torch.allclose(clock.compute_rho(costs, 1.0), torch.tensor([1.0, 1.0, 0.5, 0.1]).double())
 
 
 def test_no_strength_is_no_outer_gradient() -> None:
@@ -74,16 +74,16 @@ def test_no_strength_is_no_outer_gradient() -> None:
 )
 def test_rho_follows_its_schedule(schedule: str, wanted: list[float]) -> None:
     run = replace(small(rho=1.0, rho_schedule=schedule), optim={"schedule": "step", "milestones": (10,)})
-    clock = Trainer(run).clock
+    clock = Trainer(run).scalars
     found = []
     for t in (0, 10, 19):
-        clock.set(t)
+        clock.set_step(t)
         found.append(float(clock.rho))
     assert found == pytest.approx(wanted)
 
 
 def test_a_turned_step_is_as_long_as_that_of_the_method_alone() -> None:
-    run = small(rho=2.0, turn=True)
+    run = small(rho=2.0, preserve_step_norm=True)
     base, outer, _ = parts(run)
     total = base / base.norm() + 2 * outer / outer.norm()
     assert torch.allclose(moved(run), base.norm() * total / total.norm(), rtol=1e-8, atol=1e-12)
@@ -92,7 +92,7 @@ def test_a_turned_step_is_as_long_as_that_of_the_method_alone() -> None:
 def test_the_control_adds_the_hold_out_batchs_own_gradient() -> None:
     run = small(through="parameters", rho=1.0)
     trainer = Trainer(run)
-    batch = trainer.loader.draw(0)
+    batch = trainer.loader.draw_batch(0)
     assert batch.holdout is not None
     cost = trainer.task.loss(trainer.model(batch.holdout.x), batch.holdout.y)
     wanted = flat(dict(enumerate(torch.autograd.grad(cost, list(trainer.params.values())))))  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_the_control_adds_the_hold_out_batchs_own_gradient() -> None:
 
 
 def test_the_outer_step_starts_when_it_is_told_to(tmp_path: Path) -> None:
-    alone = replace(small(outer_update="off"), out=str(tmp_path / "alone"), eval_every=5)
+    alone = replace(small(update="off"), out=str(tmp_path / "alone"), eval_every=5)
     late = replace(small(start=0.5), out=str(tmp_path / "late"), eval_every=5)
     train(alone)
     train(late)
@@ -117,10 +117,10 @@ def test_the_outer_step_starts_when_it_is_told_to(tmp_path: Path) -> None:
     ("l2i", "message"),
     [
         (
-            {"through": "parameters", "outer_update": "paper", "eta": 1.0},
-            "l2i.through is for outer_update='normalized'",
+            {"through": "parameters", "update": "paper", "eta": 1.0},
+            "l2i.through is for update='normalized'",
         ),
-        ({"turn": True, "outer_update": "paper", "eta": 1.0}, "l2i.turn is for outer_update='normalized'"),
+        ({"preserve_step_norm": True, "update": "paper", "eta": 1.0}, "l2i.preserve_step_norm is for update='normalized'"),
         ({"outer_target": "logits", "labels": "learnable"}, "imputes no labels that could be learned"),
         ({"rho_least": -1.0}, "l2i.rho_least=-1.0 must be at least 0"),
         ({"start": 1.5}, "l2i.start=1.5 must be a whole number, or a share"),

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from l2i import InputError, Trainer, recipes, replace
-from l2i.batch import Imputed
 from l2i.bilevel import exact, lookahead, unrolled
-from l2i.training.targets import TARGETS, outer_method
+from l2i.bilevel.problem import Imputed
+from l2i.methods.outer_targets import OUTER_TARGETS, make_outer_method
 from problems import problem
 
 
@@ -22,13 +22,13 @@ def cost_of(name: str, f: Tensor, z: Tensor) -> Tensor:
     return (squash(f.softmax(1)) - squash(z)).square().mean()
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", OUTER_TARGETS)
 def test_a_targets_cost_is_its_formula(name: str) -> None:
     p = problem("pi-model")
-    student = TARGETS[name](student_view="strong").student(p.task, lookahead(p.model, p.params), p.batch)
+    student = OUTER_TARGETS[name](student_view="strong").student(p.task, lookahead(p.model, p.params), p.batch)
     assert torch.equal(student.inputs, p.batch.unlabeled.strong)
     f, z = torch.randn(6, 4).double(), torch.rand(6, 4).double()
-    assert torch.allclose(student.cost(f, Imputed.whole(z)), cost_of(name, f, z))
+    assert torch.allclose(student.cost(f, Imputed.unmasked(z)), cost_of(name, f, z))
 
 
 def test_labels_are_sharpened_masked_or_left_as_outputs() -> None:
@@ -36,7 +36,7 @@ def test_labels_are_sharpened_masked_or_left_as_outputs() -> None:
     net = lookahead(p.model, p.params)
     outputs = net(p.batch.unlabeled.weak)
     z = outputs.softmax(1)
-    found = {name: TARGETS[name]().impute(p.task, net, p.batch) for name in TARGETS}
+    found = {name: OUTER_TARGETS[name]().impute(p.task, net, p.batch) for name in OUTER_TARGETS}
     assert torch.allclose(found["sharpened"].z, F.normalize(z.square(), p=1, dim=1))
     assert torch.equal(found["masked"].weight, (z.max(1).values >= 0.95).double())
     assert torch.allclose(found["logits"].z, outputs)
@@ -44,10 +44,10 @@ def test_labels_are_sharpened_masked_or_left_as_outputs() -> None:
         assert torch.allclose(found[name].z, z)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", OUTER_TARGETS)
 def test_exact_is_unrolled_for_every_target(name: str) -> None:
     p = problem("pi-model")
-    net, method = lookahead(p.model, p.params), TARGETS[name]()
+    net, method = lookahead(p.model, p.params), OUTER_TARGETS[name]()
     imputed, student = method.impute(p.task, net, p.batch), method.student(p.task, net, p.batch)
     imputed = imputed._replace(weight=torch.ones_like(imputed.weight))  # none of these labels is confident
 
@@ -68,4 +68,4 @@ def test_targets_of_classes_are_refused_by_a_regression(name: str) -> None:
 
 def test_the_methods_own_target_is_the_method() -> None:
     p = problem("uda")
-    assert outer_method("method", p.method, p.task) is p.method
+    assert make_outer_method("method", p.method, p.task) is p.method

@@ -7,9 +7,9 @@ import torch
 
 from l2i import Optim, Run, Samples, Splits, Text, Tokenizer, Trainer, recipes, replace, train
 from l2i.errors import InputError
-from l2i.training.checkpoint import newest_whole
-from l2i.training.evaluate import batch_for
-from l2i.training.optim import Stepper, clipped, rate_factor, shares_of
+from l2i.training.checkpoint import latest_valid
+from l2i.training.evaluation import pick_batch_size
+from l2i.training.optimizer import Stepper, clip_gradient, compute_lr_factor, layerwise_lr_scales
 from tiny_encoder import tiny_encoder, write_imdb
 
 NAMES = [
@@ -23,29 +23,29 @@ NAMES = [
 
 def test_the_rate_grows_from_nothing_and_falls_to_nothing() -> None:
     optim = Optim(schedule="linear", warmup=0.1)
-    found = [rate_factor(optim, step, 1000) for step in (0, 50, 99, 100, 500, 999)]
+    found = [compute_lr_factor(optim, step, 1000) for step in (0, 50, 99, 100, 500, 999)]
     assert found == pytest.approx([0, 0.5, 0.99, 0.9, 0.5, 0.001])
 
 
 def test_a_warm_up_goes_before_every_schedule() -> None:
-    assert rate_factor(Optim(warmup=10), 5, 100) == 0.5
-    assert rate_factor(Optim(warmup=10), 10, 100) == 1.0
-    assert rate_factor(Optim(warmup=10, schedule="step", milestones=(20,)), 25, 100) == pytest.approx(0.1)
+    assert compute_lr_factor(Optim(warmup=10), 5, 100) == 0.5
+    assert compute_lr_factor(Optim(warmup=10), 10, 100) == 1.0
+    assert compute_lr_factor(Optim(warmup=10, schedule="step", milestones=(20,)), 25, 100) == pytest.approx(0.1)
 
 
 def test_a_gradient_is_scaled_down_to_the_largest_norm_and_never_up() -> None:
     gradient = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]])}
-    short = clipped(gradient, 1.0)
+    short = clip_gradient(gradient, 1.0)
     assert torch.allclose(short["a"], torch.tensor([0.6, 0.0])) and torch.allclose(short["b"], torch.tensor([[0.8]]))
     for most in (10.0, 0.0):
-        assert all(torch.equal(value, gradient[name]) for name, value in clipped(gradient, most).items())
+        assert all(torch.equal(value, gradient[name]) for name, value in clip_gradient(gradient, most).items())
     nothing = {"a": torch.zeros(2)}
-    assert torch.equal(clipped(nothing, 1.0)["a"], torch.zeros(2))
+    assert torch.equal(clip_gradient(nothing, 1.0)["a"], torch.zeros(2))
 
 
 def test_clipping_is_that_of_torch() -> None:
     mine, theirs = (torch.nn.Parameter(torch.arange(4.0)) for _ in range(2))
-    stepper, sgd = Stepper({"w": mine}, Optim(name="sgd", lr=0.1, clip=0.5)), torch.optim.SGD([theirs], 0.1, 0.9)
+    stepper, sgd = Stepper({"w": mine}, Optim(name="sgd", lr=0.1, max_grad_norm=0.5)), torch.optim.SGD([theirs], 0.1, 0.9)
     for _ in range(3):
         gradient = torch.randn(4)
         stepper({"w": gradient.clone()}, torch.ones(()))
@@ -56,17 +56,17 @@ def test_clipping_is_that_of_torch() -> None:
 
 
 def test_each_layer_has_a_share_of_the_rate_of_the_one_above() -> None:
-    assert list(shares_of(NAMES, 0.5).values()) == [0.125, 0.25, 0.5, 1.0, 1.0]
-    assert set(shares_of(NAMES, 1.0).values()) == {1.0}
+    assert list(layerwise_lr_scales(NAMES, 0.5).values()) == [0.125, 0.25, 0.5, 1.0, 1.0]
+    assert set(layerwise_lr_scales(NAMES, 1.0).values()) == {1.0}
     for names in (["encoder.weight", "head.weight"], ["albert.embeddings.weight", "albert.group.weight"]):
         with pytest.raises(InputError, match="numbered layers"):
-            shares_of(names, 0.5)
+            layerwise_lr_scales(names, 0.5)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_rates_by_layer_are_those_of_an_optimizer_a_layer(name: str) -> None:
     mine, theirs = ({n: torch.nn.Parameter(torch.ones(2)) for n in NAMES} for _ in range(2))
-    optim, shares = Optim(name=name, lr=0.1, layer_decay=0.5), shares_of(NAMES, 0.5)
+    optim, shares = Optim(name=name, lr=0.1, layer_decay=0.5), layerwise_lr_scales(NAMES, 0.5)
     stepper = Stepper(mine, optim)
     others = {n: Stepper({n: theirs[n]}, Optim(name=name, lr=0.1 * shares[n])) for n in NAMES}
     for factor in (1.0, 0.3):
@@ -97,10 +97,10 @@ def test_texts_are_learned(cell: str, place: Path) -> None:
     run = run_of(cell, place, steps=100, optim={"lr": 5e-3, "ema_decay": 0.9})
     run = replace(run, model={"dropout": 0.0, "encoder_dropout": 0.0})  # so small a network needs all of its units
     trainer = Trainer(run)
-    before = trainer.figures()["test"]["error (%)"]
+    before = trainer.compute_metrics()["test"]["error (%)"]
     for step in range(run.steps):
         trainer.step(step)
-    assert trainer.figures()["test"]["error (%)"] <= 20 < before
+    assert trainer.compute_metrics()["test"]["error (%)"] <= 20 < before
 
 
 def test_a_run_of_texts_that_was_cut_goes_on_to_the_same_weights(place: Path, tmp_path: Path) -> None:
@@ -116,25 +116,25 @@ def test_a_run_of_texts_that_was_cut_goes_on_to_the_same_weights(place: Path, tm
             raise Cut
 
     with pytest.raises(Cut):
-        train(cut, quiet=True, watch=stop)
+        train(cut, quiet=True, on_evaluation=stop)
     resumed = train(cut, quiet=True)
-    states = [newest_whole(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut")]
-    assert whole.figure == resumed.figure
+    states = [latest_valid(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut")]
+    assert whole.metric == resumed.metric
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 
 
 def test_an_encoder_drops_out_while_it_is_trained_and_not_while_it_is_evaluated(place: Path) -> None:
     trainer = Trainer(run_of("sl", place, model={"dropout": 0.0}))
-    x = trainer.splits.inputs(trainer.splits.test.x)
-    assert trainer.draws and not torch.equal(trainer.model(x), trainer.model(x))
+    x = trainer.splits.to_inputs(trainer.splits.test.x)
+    assert trainer.uses_rng and not torch.equal(trainer.model(x), trainer.model(x))
     assert torch.equal(trainer.predict(trainer.splits.test), trainer.predict(trainer.splits.test))
-    assert not Trainer(replace(trainer.run, model={"encoder_dropout": 0.0})).draws
+    assert not Trainer(replace(trainer.run, model={"encoder_dropout": 0.0})).uses_rng
 
 
 @pytest.mark.parametrize(("frozen", "stays"), [("embeddings", "word_embeddings"), ("encoder", "body.")])
 def test_what_is_frozen_stays(frozen: str, stays: str, place: Path) -> None:
     trainer = Trainer(run_of("uda-l2i", place, steps=20, optim={"lr": 1e-2}))
-    trainer = Trainer(replace(trainer.run, model={"frozen": frozen}))
+    trainer = Trainer(replace(trainer.run, model={"freeze": frozen}))
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     for step in range(1, 4):
         trainer.step(step)
@@ -168,12 +168,12 @@ def test_the_test_set_can_be_smaller_and_is_the_same_for_every_seed(place: Path)
 
 
 def test_what_is_cut_of_texts_is_said(place: Path) -> None:
-    told = Trainer(run_of("sl", place, data={"text": Text(length=8, keep="start")})).described()
+    told = Trainer(run_of("sl", place, data={"text": Text(length=8, keep_side="start")})).describe_splits()
     assert "of the texts fill all 8 tokens, and of longer ones the start is kept" in told
 
 
 def test_fields_of_encoders_are_for_encoders() -> None:
-    for field, value in {"weights": "bert", "frozen": "encoder", "checkpointing": True, "pooling": "mean"}.items():
+    for field, value in {"weights": "bert", "freeze": "encoder", "gradient_checkpointing": True, "pooling": "mean"}.items():
         with pytest.raises(InputError, match=f"model.{field} is for model.name='encoder', and this is 'mlp'"):
             Trainer(replace(recipes.get("digits"), model={field: value}))
 
@@ -181,20 +181,20 @@ def test_fields_of_encoders_are_for_encoders() -> None:
 def test_texts_of_ones_own_are_token_ids_with_what_is_known_of_them(place: Path) -> None:
     tokenizer = Tokenizer(str(place / "weights"), Text(length=16))
     x = tokenizer(["a great film", "a dull plot", "the music was witty", "boring"])
-    tokens = tokenizer.tokens(x)
-    splits = Splits.given(labeled=(x[:2], [1, 0]), unlabeled=x, test=(x, [1, 0, 1, 0]), classes=2, tokens=tokens)
+    tokens = tokenizer.make_vocabulary(x)
+    splits = Splits.from_arrays(labeled=(x[:2], [1, 0]), unlabeled=x, test=(x, [1, 0, 1, 0]), classes=2, vocabulary=tokens)
     run = replace(run_of("uda-l2i", place), batch={"labeled": 2, "unlabeled": 4, "holdout": 2})
     trainer = Trainer(run, splits=splits)
     trainer.step(0)
-    assert trainer.figures()["test"]["error (%)"] in (0, 25, 50, 75, 100)
+    assert trainer.compute_metrics()["test"]["error (%)"] in (0, 25, 50, 75, 100)
     with pytest.raises(InputError, match="token ids must be below"):
-        Splits.given(labeled=(x[:2] + 1000, [1, 0]), unlabeled=x, test=(x, [1, 0, 1, 0]), classes=2, tokens=tokens)
+        Splits.from_arrays(labeled=(x[:2] + 1000, [1, 0]), unlabeled=x, test=(x, [1, 0, 1, 0]), classes=2, vocabulary=tokens)
 
 
 def test_long_texts_are_evaluated_fewer_at_a_time() -> None:
     for length, wanted in ((16, 64), (128, 64), (512, 16), (100_000, 1)):
-        assert batch_for(Samples(torch.zeros(2, 1, length, dtype=torch.int32), torch.zeros(2))) == wanted
-    assert batch_for(Samples(torch.zeros(2, 3, 512), torch.zeros(2))) == 64
+        assert pick_batch_size(Samples(torch.zeros(2, 1, length, dtype=torch.int32), torch.zeros(2))) == wanted
+    assert pick_batch_size(Samples(torch.zeros(2, 3, 512), torch.zeros(2))) == 64
 
 
 def test_a_run_that_lacks_its_result_alone_has_no_pace(place: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_run_that_lacks_its_result_alone_has_no_pace(place: Path, tmp_path: Pa
     assert train(run, quiet=True).steps_per_second > 0
     (tmp_path / "run/result.json").unlink()
     again = train(run, quiet=True)
-    assert again.steps_per_second is None and "steps/s" not in again.short()
+    assert again.steps_per_second is None and "steps/s" not in again.summarize()
 
 
 def test_wrong_weights_are_found_before_texts_are_read(place: Path, tmp_path: Path) -> None:
@@ -218,4 +218,4 @@ def test_wrong_weights_are_found_before_texts_are_read(place: Path, tmp_path: Pa
 def test_a_run_without_an_average_does_not_speak_of_one(place: Path, tmp_path: Path) -> None:
     for decay, words in ((0.0, "; the model on the test set"), (0.9, "; the averaged model on the test set")):
         run = run_of("sl", place, steps=1, out=str(tmp_path / str(decay)), optim={"ema_decay": decay})
-        assert words in train(run, quiet=True).definition
+        assert words in train(run, quiet=True).metric_definition

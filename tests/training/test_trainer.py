@@ -8,13 +8,13 @@ from torch import nn
 from golden import run_of
 from image_folders import write_class_folders
 from l2i import L2I, Run, Trainer, recipes, replace
-from l2i.data.augment import Augment
-from l2i.data.images import IMAGENET
-from l2i.data.split import Samples, Splits
+from l2i.data.datasets.imagenet import IMAGENET_NORMALIZE
+from l2i.data.samples import Samples, Splits
+from l2i.data.transforms.image import Augment
 from l2i.errors import InputError
 from l2i.methods.mean_teacher import MeanTeacher
 from l2i.methods.pseudo_label import PseudoLabel
-from l2i.training.state import MISFIT
+from l2i.training.setup import SHAPE_ERROR
 
 
 def small(cell: str = "digits", **changes: object) -> Run:
@@ -30,20 +30,20 @@ def dots() -> Splits:
     parts = {"labeled": slice(0, 20), "holdout": slice(0, 20), "unlabeled": slice(20, 200)}
     rest = {"validation": slice(200, 220), "test": slice(220, 300)}
     sets = {name: Samples(every.x[s], every.y[s]) for name, s in {**parts, **rest}.items()}
-    return Splits(**sets, classes=None, points=True)
+    return Splits(**sets, classes=None, has_landmarks=True)
 
 
 @pytest.mark.parametrize("method", [MeanTeacher(weight=1.0), PseudoLabel(weight=1.0)])
 @pytest.mark.parametrize("labels", ["output", "learnable"])
 def test_landmarks_are_learned_by_regression(method: MeanTeacher | PseudoLabel, labels: str) -> None:
     run = replace(
-        small(), method=method, l2i=L2I(outer_update="normalized", labels=labels), data={"weak": Augment(shift=1)}
+        small(), method=method, l2i=L2I(update="normalized", labels=labels), data={"weak": Augment(shift=1)}
     )
     trainer = Trainer(replace(run, model={"name": "mlp", "width": 64}), splits=dots())
-    before = trainer.figures()["test"]["RMSE"]
+    before = trainer.compute_metrics()["test"]["RMSE"]
     for step in range(150):
         trainer.step(step)
-    after = trainer.figures()["test"]["RMSE"]
+    after = trainer.compute_metrics()["test"]["RMSE"]
     assert trainer.task.kind == "regression"
     assert after < 0.8 * before
 
@@ -52,7 +52,7 @@ def test_only_the_base_steps_own_forwards_move_running_statistics() -> None:
     """With or without an outer step, BatchNorm has seen the same batches after the first step."""
     states = []
     for update in ("off", "normalized"):
-        trainer = Trainer(small("digits/mean-teacher-l2i-40", l2i={"outer_update": update}))
+        trainer = Trainer(small("digits/mean-teacher-l2i-40", l2i={"update": update}))
         trainer.step(0)
         states.append({name: b.clone() for name, b in trainer.model.named_buffers()})
     assert all(torch.equal(a, b) for a, b in zip(states[0].values(), states[1].values(), strict=True))
@@ -62,11 +62,11 @@ def test_only_the_base_steps_own_forwards_move_running_statistics() -> None:
 
 def test_the_outer_step_moves_the_parameters_and_nothing_else() -> None:
     trainer = Trainer(small(l2i={"hypergradient": "exact"}))
-    batch = trainer.loader.draw(0)
-    before = {name: value.clone() for name, value in trainer.state().items()}
+    batch = trainer.loader.draw_batch(0)
+    before = {name: value.clone() for name, value in trainer.state_dict().items()}
     gradient = trainer.outer_gradient(batch, 0)
     assert set(gradient) == set(trainer.params)
-    after = trainer.state()
+    after = trainer.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before if not name.startswith("generator."))
 
 
@@ -75,8 +75,8 @@ def test_a_users_module_trains_with_its_last_linear_as_head() -> None:
     trainer = Trainer(small(), model=model)
     for step in range(5):
         trainer.step(step)
-    trainer.meter.check()
-    assert trainer.meter.read()["outer_ratio_raw"] > 0
+    trainer.meter.raise_if_nonfinite()
+    assert trainer.meter.read()["grad_ratio_raw"] > 0
 
 
 def test_frozen_parameters_stay_as_they_are() -> None:
@@ -90,10 +90,10 @@ def test_frozen_parameters_stay_as_they_are() -> None:
 
 
 def test_own_outer_optimizer_has_its_own_rate_and_moments() -> None:
-    paper = {"outer_update": "paper", "eta": 0.1, "inner_supervised": True}
+    paper = {"update": "paper", "eta": 0.1, "inner_supervised": True}
     shared = Trainer(small(l2i=paper))
     own = Trainer(small(l2i={**paper, "outer_optimizer": "own", "outer_rate": 1e-9}))
-    plain = Trainer(small(l2i={"outer_update": "off"}))
+    plain = Trainer(small(l2i={"update": "off"}))
     for step in range(3):
         for trainer in (shared, own, plain):
             trainer.step(step)
@@ -104,13 +104,13 @@ def test_own_outer_optimizer_has_its_own_rate_and_moments() -> None:
 
 def test_the_outer_step_is_what_the_run_says() -> None:
     trainer = Trainer(small(l2i={"moves": "all", "inner_weight": 3.0, "eta": 0.1, "head": "head"}))
-    assert (trainer.outer.inner_weight, trainer.outer.eta, trainer.outer.head) == (3.0, 0.1, "head")
-    assert trainer.outer.hypergradient.keywords == {"moves": "all"}
-    assert Trainer(small(l2i={"hypergradient": "exact", "eta": 0.1, "inner_steps": 3})).outer.inner_steps == 3
+    assert (trainer.outer_step.inner_weight, trainer.outer_step.eta, trainer.outer_step.head) == (3.0, 0.1, "head")
+    assert trainer.outer_step.hypergradient.keywords == {"moves": "all"}
+    assert Trainer(small(l2i={"hypergradient": "exact", "eta": 0.1, "inner_steps": 3})).outer_step.inner_steps == 3
 
 
 def test_an_own_outer_optimizer_follows_the_schedule() -> None:
-    paper = {"outer_update": "paper", "eta": 0.1, "outer_optimizer": "own", "outer_rate": 0.5}
+    paper = {"update": "paper", "eta": 0.1, "outer_optimizer": "own", "outer_rate": 0.5}
     trainer = Trainer(small(l2i=paper, optim={"lr": 0.1, "schedule": "step", "milestones": (10,)}))
     rates = []
     for t in (9, 10):
@@ -131,7 +131,7 @@ def test_bf16_forwards_leave_parameters_and_costs_in_float32() -> None:
     for t in (trainer, reference):
         t.step(0)
     assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
-    assert trainer.network(trainer.loader.draw(0).labeled.x).dtype == torch.float32
+    assert trainer.network(trainer.loader.draw_batch(0).labeled.x).dtype == torch.float32
     assert trainer.meter.read()["c_t"] == pytest.approx(reference.meter.read()["c_t"], rel=0.05)
 
 
@@ -140,7 +140,7 @@ def test_the_outer_gradient_in_bf16_points_where_it_does_in_float32(hypergradien
     flat = []
     for precision in ("bf16", "float32"):
         trainer = Trainer(small(precision=precision, l2i={"hypergradient": hypergradient}))
-        gradient = trainer.outer_gradient(trainer.loader.draw(0), 0)
+        gradient = trainer.outer_gradient(trainer.loader.draw_batch(0), 0)
         flat.append(torch.cat([g.flatten() for g in gradient.values()]))
     assert float(torch.cosine_similarity(*flat, dim=0)) > 0.99
 
@@ -150,30 +150,30 @@ def test_every_hypergradient_trains(hypergradient: str) -> None:
     trainer = Trainer(small(l2i={"hypergradient": hypergradient}))
     for step in range(3):
         trainer.step(step)
-    trainer.meter.check()
-    assert trainer.meter.read()["outer_ratio"] == pytest.approx(0.3)
+    trainer.meter.raise_if_nonfinite()
+    assert trainer.meter.read()["grad_ratio"] == pytest.approx(0.3)
 
 
 def test_state_and_load_reproduce_a_trainer() -> None:
     model = [nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10)) for _ in range(2)]
-    run = small(l2i={"outer_update": "paper", "eta": 0.1, "outer_optimizer": "own", "outer_rate": 1e-3})
+    run = small(l2i={"update": "paper", "eta": 0.1, "outer_optimizer": "own", "outer_rate": 1e-3})
     first, second = (Trainer(run, model=m) for m in model)
     for step in range(3):
         first.step(step)
-    second.load({name: value.clone() for name, value in first.state().items()})
+    second.load_state_dict({name: value.clone() for name, value in first.state_dict().items()})
     rng = torch.get_rng_state()
     for step in range(3, 6):
         first.step(step)
     torch.set_rng_state(rng)
     for step in range(3, 6):
         second.step(step)
-    for (name, a), b in zip(first.state().items(), second.state().values(), strict=True):
+    for (name, a), b in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
 
 
 def test_the_golden_runs_use_the_default_outer_rule() -> None:
     run = run_of("fixmatch", "O")
-    assert (run.l2i.outer_update, run.l2i.hypergradient, run.l2i.eta, run.l2i.rho) == (
+    assert (run.l2i.update, run.l2i.hypergradient, run.l2i.eta, run.l2i.rho) == (
         "normalized",
         "last_layer",
         None,
@@ -187,7 +187,7 @@ def test_a_threshold_that_no_label_passes_is_no_trouble_for_learnable_labels() -
         trainer.step(step)
     means = trainer.meter.read()
     assert means["c_u"] == 0.0
-    assert means["outer_ratio"] == 0.0
+    assert means["grad_ratio"] == 0.0
 
 
 def test_a_method_may_be_given_by_name() -> None:
@@ -205,14 +205,14 @@ def test_replace_names_the_field_that_was_meant(changes: dict[str, object]) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"l2i": {"outer_update": "paper"}}, "set l2i.eta"),
+        ({"l2i": {"update": "paper"}}, "set l2i.eta"),
         ({"l2i": {"hypergradient": "unrolled"}}, "set l2i.eta"),
         ({"l2i": {"inner_steps": 3}}, "needs l2i.hypergradient='exact'"),
         ({"l2i": {"outer_optimizer": "own"}}, "needs l2i.outer_rate"),
         ({"l2i": {"head": "nose"}}, "head='nose' is not"),
         ({"steps": 0}, "steps=0 must be at least 1"),
         ({"steps": "many"}, "steps='many' does not fit"),
-        ({"l2i": {"outer_update": "on"}}, "it takes off | normalized | paper"),
+        ({"l2i": {"update": "on"}}, "it takes off | normalized | paper"),
         ({"l2i": {"rho": float("nan")}}, "l2i.rho=nan must be a finite number"),
         ({"l2i": {"hypergradient": "last_layer_paper", "inner_weight": 2.0}}, "knows no l2i.inner_weight"),
         ({"l2i": {"hypergradient": "finite_difference"}, "precision": "bf16"}, "lost in the rounding of bf16"),
@@ -240,7 +240,7 @@ def test_wrong_input_says_what_to_do(changes: dict[str, object], message: str) -
 
 def test_supervised_learning_has_nothing_to_impute() -> None:
     with pytest.raises(InputError, match="imputes no labels"):
-        Trainer(small("digits/sl-40", l2i={"outer_update": "normalized"}))
+        Trainer(small("digits/sl-40", l2i={"update": "normalized"}))
 
 
 def test_hard_labels_of_the_method_are_refused_as_output() -> None:
@@ -255,15 +255,15 @@ def test_fixmatch_is_not_for_regression() -> None:
 
 def test_eta_may_follow_the_learning_rate() -> None:
     """At a tenth of the rate, a look-ahead at 10·η under «rate» is one at η under «constant»."""
-    changes = {"outer_update": "paper", "hypergradient": "exact"}
+    changes = {"update": "paper", "hypergradient": "exact"}
     optim = {"schedule": "step", "milestones": (1,), "gamma": 0.1}
     follows = replace(small(), l2i={**changes, "eta": 0.5, "eta_schedule": "rate"}, optim=optim)
     stays = replace(small(), l2i={**changes, "eta": 0.05}, optim=optim)
     gradients = []
     for run, step in ((follows, 1), (stays, 1), (follows, 0)):
         trainer = Trainer(run)
-        assert trainer.outer is not None
-        gradients.append(trainer.outer_gradient(trainer.loader.draw(1), step))
+        assert trainer.outer_step is not None
+        gradients.append(trainer.outer_gradient(trainer.loader.draw_batch(1), step))
     assert all(
         torch.allclose(a, b, rtol=1e-4) for a, b in zip(gradients[0].values(), gradients[1].values(), strict=True)
     )
@@ -280,7 +280,7 @@ def test_evaluation_takes_the_centre_of_larger_images(tmp_path: Path) -> None:
     run = replace(recipes.get("imagenet/sl"), device="cpu", data={"root": root, "workers": 0}, model={"depth": 8})
     trainer = Trainer(replace(run, batch={"labeled": 4}))
     raw = trainer.splits.test.x.read()
-    assert torch.allclose(trainer.inputs(raw), IMAGENET.standardized(raw[:, :, 4:68, 4:68]).float(), atol=1e-5)
+    assert torch.allclose(trainer.preprocess(raw), IMAGENET_NORMALIZE.apply(raw[:, :, 4:68, 4:68]).float(), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_evaluation_takes_the_centre_of_larger_images(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_told_from_what_is_a_fault(message: str, fits: bool) -> None:
-    assert (re.search(MISFIT, message) is None) == fits
+    assert (re.search(SHAPE_ERROR, message) is None) == fits
 
 
 def test_a_graph_is_for_a_gpu() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
 from l2i import InputError, recipes, replace
-from l2i.tune.space import space_of, with_values
-from l2i.validate import validate
+from l2i.config.validate import validate
+from l2i.experiments.tuning.space import apply_values, build_search_space
 
 
 @pytest.mark.parametrize(
@@ -18,57 +18,57 @@ from l2i.validate import validate
             {"optim.lr", "method.weight", "method.rampup", "method.temperature", "method.alpha", "l2i.eta"},
         ),
         ("cifar10/vat-250", {"optim.lr", "method.weight", "method.rampup", "method.epsilon", "method.entropy"}),
-        ("aflw/mean-teacher-l2i-91-learnable", {"optim.lr", "method.weight", "method.rampup", "l2i.rho", "l2i.eta_z"}),
+        ("aflw/mean-teacher-l2i-91-learnable", {"optim.lr", "method.weight", "method.rampup", "l2i.rho", "l2i.label_lr"}),
         ("imdb/uda-20", {"optim.lr", "method.weight", "method.temperature"}),  # its threshold is off
     ],
 )
 def test_a_recipe_is_searched_in_the_fields_that_it_uses(recipe: str, fields: set[str]) -> None:
-    assert set(space_of(recipes.get(recipe))) == fields
+    assert set(build_search_space(recipes.get(recipe))) == fields
 
 
 def test_every_recipe_lies_in_its_own_space() -> None:
-    for name in recipes.names():
+    for name in recipes.list_recipes():
         run = recipes.get(name)
-        space = space_of(run)
-        assert "optim.lr" in space and all(found.starts for found in space.values()), name
-        assert with_values(run, space, {path: found.own for path, found in space.items() if found.own}) == run
+        space = build_search_space(run)
+        assert "optim.lr" in space and all(found.includes_recipe_value for found in space.values()), name
+        assert apply_values(run, space, {path: found.recipe_value for path, found in space.items() if found.recipe_value}) == run
         for edge in ("low", "high"):
-            validate(with_values(run, space, {path: getattr(found, edge) for path, found in space.items()}))
+            validate(apply_values(run, space, {path: getattr(found, edge) for path, found in space.items()}))
 
 
 def test_an_outer_optimizer_of_its_own_has_its_rate_searched() -> None:
     run = replace(recipes.get("digits/vat-l2i-paper-40"), l2i={"outer_optimizer": "own", "outer_rate": 0.001})
-    found = space_of(run)["l2i.outer_rate"]
+    found = build_search_space(run)["l2i.outer_rate"]
     assert (found.low, found.high, found.log) == (0.0001, 0.01, True)
 
 
 def test_a_rampup_in_steps_is_searched_as_a_share() -> None:
     run = replace(recipes.get("digits/pi-model-40"), steps=300, method=recipes.get("cifar10/pi-model-250").method)
     counted = replace(run, method={"rampup": 120})
-    found = space_of(counted)["method.rampup"]
-    assert found.own == 0.4 and found.starts
-    assert with_values(counted, space_of(counted), {"method.rampup": 0.4}).method.weight_at(60, 300) == 5
+    found = build_search_space(counted)["method.rampup"]
+    assert found.recipe_value == 0.4 and found.includes_recipe_value
+    assert apply_values(counted, build_search_space(counted), {"method.rampup": 0.4}).method.compute_weight(60, 300) == 5
 
 
 def test_drawn_values_are_short_and_the_recipes_own_exact() -> None:
     run = recipes.get("digits/mean-teacher-40")
-    space = space_of(run)
-    chosen = with_values(run, space, {"optim.lr": 0.00123456789, "method.rampup": 1 / 3})
+    space = build_search_space(run)
+    chosen = apply_values(run, space, {"optim.lr": 0.00123456789, "method.rampup": 1 / 3})
     assert (chosen.optim.lr, chosen.method.rampup) == (0.001235, 1 / 3)
 
 
 def test_fields_and_ranges_can_be_chosen() -> None:
     run = recipes.get("digits")
-    assert set(space_of(run, ("optim.lr", "l2i.rho"))) == {"optim.lr", "l2i.rho"}
-    space = space_of(
+    assert set(build_search_space(run, ("optim.lr", "l2i.rho"))) == {"optim.lr", "l2i.rho"}
+    space = build_search_space(
         run,
         ("optim.lr",),
         ("l2i.eta=0.1:100", "model.width=16:128:log", "optim.ema-decay=0.9:0.999", "data.weak.noise=0:0.5"),
     )
     assert set(space) == {"optim.lr", "l2i.eta", "model.width", "optim.ema_decay", "data.weak.noise"}
-    assert space["l2i.eta"].log and not space["l2i.eta"].starts
-    assert space["model.width"].whole and space["model.width"].log and not space["optim.ema_decay"].log
-    chosen = with_values(run, space, {"model.width": 33, "data.weak.noise": 0.25, "l2i.eta": 2.0})
+    assert space["l2i.eta"].log and not space["l2i.eta"].includes_recipe_value
+    assert space["model.width"].is_int and space["model.width"].log and not space["optim.ema_decay"].log
+    chosen = apply_values(run, space, {"model.width": 33, "data.weak.noise": 0.25, "l2i.eta": 2.0})
     assert (chosen.model.width, chosen.data.weak.noise, chosen.l2i.eta) == (33, 0.25, 2.0)
 
 
@@ -94,5 +94,5 @@ def test_fields_and_ranges_can_be_chosen() -> None:
 )
 def test_what_cannot_be_searched_is_said(fields: tuple[str, ...], ranges: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputError) as error:
-        space_of(recipes.get("digits"), fields, ranges)
+        build_search_space(recipes.get("digits"), fields, ranges)
     assert message in str(error.value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from l2i.batch import Net, Params, Seen
+from l2i.bilevel.problem import Activations, Net, Params
 from l2i.errors import InputError
 
 
@@ -20,13 +20,13 @@ class Head:
     bias: str | None
 
     @staticmethod
-    def of(model: nn.Module, head: nn.Linear | str | None = None) -> Head:
+    def from_model(model: nn.Module, head: nn.Linear | str | None = None) -> Head:
         """The head given or named, or the model's last nn.Linear."""
-        module = _find(model, head)
-        every = [(id(p), name) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
-        names = dict(every)
-        mine = [p for p in (module.weight, module.bias) if p is not None]
-        if any(sum(key == id(p) for key, _ in every) != 1 for p in mine):
+        module = _find_linear(model, head)
+        named_ids = [(id(p), name) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+        names = dict(named_ids)
+        head_params = [p for p in (module.weight, module.bias) if p is not None]
+        if any(sum(key == id(p) for key, _ in named_ids) != 1 for p in head_params):
             raise InputError(f"the head {module} is frozen or shares its weights; use hypergradient='exact'")
         return Head(module, names[id(module.weight)], None if module.bias is None else names[id(module.bias)])
 
@@ -38,37 +38,37 @@ class Head:
         """What the head makes of features at `params`; linear, so a direction in its space gives a tangent."""
         return F.linear(features, params[self.weight], None if self.bias is None else params[self.bias])
 
-    def see(self, net: Net, x: Tensor) -> Seen:
+    def forward_with_features(self, net: Net, x: Tensor) -> Activations:
         """Φ^f(x) and Φ(x), for any net of this head's model whose output is its head's output."""
-        seen: list[Seen] = []
+        recorded: list[Activations] = []
         dtype = self.module.weight.dtype
 
         def record(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            seen.append(Seen(inputs[0].to(dtype), output.to(dtype)))
-            return seen[-1].outputs
+            recorded.append(Activations(inputs[0].to(dtype), output.to(dtype)))
+            return recorded[-1].outputs
 
         handle = self.module.register_forward_hook(record)
         try:
             outputs = net(x)
         finally:
             handle.remove()
-        if len(seen) != 1 or outputs is not seen[0].outputs:
+        if len(recorded) != 1 or outputs is not recorded[0].outputs:
             raise InputError(
                 f"the model's output is not the output of its head {self.module}, as 'last_layer' needs it to be; "
                 "leave out what comes after the head, name another head, or use hypergradient='exact'"
             )
-        return seen[0]
+        return recorded[0]
 
 
-def _find(model: nn.Module, head: nn.Linear | str | None) -> nn.Linear:
+def _find_linear(model: nn.Module, head: nn.Linear | str | None) -> nn.Linear:
     if isinstance(head, nn.Linear):
         return head
     if head is not None:
-        named = dict(model.named_modules()).get(head)
-        if isinstance(named, nn.Linear):
-            return named
+        candidate = dict(model.named_modules()).get(head)
+        if isinstance(candidate, nn.Linear):
+            return candidate
         raise InputError(f"head='{head}' is not an nn.Linear of {type(model).__name__}; name one that is")
-    found = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if not found:
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not linears:
         raise InputError(f"{type(model).__name__} has no nn.Linear to serve as its head; use hypergradient='exact'")
-    return found[-1]
+    return linears[-1]

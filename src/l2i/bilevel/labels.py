@@ -9,20 +9,20 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from l2i.batch import Imputed, Params, Student
-from l2i.bilevel.inner import gradient, lookahead
+from l2i.bilevel.functional import gradient, lookahead
+from l2i.bilevel.problem import Imputed, Params, Student
+from l2i.distributed import current_group
 from l2i.errors import InputError
-from l2i.ranks import here
 
-TINY = 1e-8
+MIN_PROBABILITY = 1e-8
 
 
-def log_labels(z: Tensor) -> Tensor:
+def labels_to_logits(z: Tensor) -> Tensor:
     """Label logits of a distribution: their softmax is z."""
-    return z.clamp_min(TINY).log()
+    return z.clamp_min(MIN_PROBABILITY).log()
 
 
-def softmax_labels(logits: Tensor) -> Tensor:
+def logits_to_labels(logits: Tensor) -> Tensor:
     """The distribution that logits stand for."""
     return logits.softmax(dim=1)
 
@@ -51,22 +51,22 @@ class OutputLabels:
 class LearnableLabels:
     """L: z is moved once along −d_z in logits, and θ takes the gradient of the student's cost to the new labels."""
 
-    eta_z: float = 1.0
+    label_lr: float = 1.0
     normalized: bool = False
     """Scale the step so that its norm is η_z times the number of labels."""
-    to_logits: Callable[[Tensor], Tensor] = log_labels
-    to_label: Callable[[Tensor], Tensor] = softmax_labels
+    to_logits: Callable[[Tensor], Tensor] = labels_to_logits
+    to_label: Callable[[Tensor], Tensor] = logits_to_labels
 
-    def moved(self, z: Tensor, d_z: Tensor) -> Tensor:
+    def step_labels(self, z: Tensor, d_z: Tensor) -> Tensor:
         """The labels after their step."""
         logits = self.to_logits(z.detach()).requires_grad_()
         with torch.enable_grad():
-            (d_logits,) = torch.autograd.grad(self.to_label(logits), logits, here().of_whole(d_z))
+            (d_logits,) = torch.autograd.grad(self.to_label(logits), logits, current_group().rescale_local_grad(d_z))
         if self.normalized:
-            size, count = here().norm(d_logits), len(z) * here().size
-            d_logits = d_logits * torch.where(size > 0, count / size, size)  # nothing to learn: nothing moves
-        return self.to_label(logits.detach() - self.eta_z * d_logits)
+            grad_norm, count = current_group().global_norm(d_logits), len(z) * current_group().size
+            d_logits = d_logits * torch.where(grad_norm > 0, count / grad_norm, grad_norm)  # nothing to learn: nothing moves
+        return self.to_label(logits.detach() - self.label_lr * d_logits)
 
     def gradient(self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor) -> Params:
-        target = Imputed(self.moved(imputed.z, d_z), imputed.weight.detach())
-        return gradient(lambda theta: student.evaluate(lookahead(model, theta), target), params)
+        target = Imputed(self.step_labels(imputed.z, d_z), imputed.weight.detach())
+        return gradient(lambda theta: student.cost_of(lookahead(model, theta), target), params)

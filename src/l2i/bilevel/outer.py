@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from l2i.batch import Imputed, Net, Params, Student
+from l2i.bilevel.functional import detach_params
 from l2i.bilevel.hypergradient import Cost, Hypergradient, last_layer
-from l2i.bilevel.inner import detached
 from l2i.bilevel.labels import Labels, OutputLabels
+from l2i.bilevel.problem import Imputed, Net, Params, Student
 
 
 class OuterGradient(NamedTuple):
@@ -49,14 +49,14 @@ class OuterStep:
 
         C^T takes part in the inner step as `c_t` or, where its targets hold z as well, as the student `mixed_c_t`.
         """
-        seen: list[Tensor] = []
-        inner = student.weighted(self.inner_weight)
+        c_h_values: list[Tensor] = []
+        inner_student = student.scale_cost(self.inner_weight)
         d_z = self.hypergradient(
             model,
-            detached(params),
-            inner if mixed_c_t is None else mixed_c_t.joined(inner),
+            detach_params(params),
+            inner_student if mixed_c_t is None else mixed_c_t.concat(inner_student),
             imputed,
-            _remembered(c_h, seen),
+            _record_values(c_h, c_h_values),
             eta=self.eta,
             inner_steps=self.inner_steps,
             c_t=c_t,
@@ -64,36 +64,36 @@ class OuterStep:
         )
         gradient = self.labels.gradient(model, params, student, imputed, d_z)
         torch.rand((), device=d_z.device)  # moves the generator on, past the dropout masks that were replayed
-        return OuterGradient(gradient, seen[-1].detach())
+        return OuterGradient(gradient, c_h_values[-1].detach())
 
 
-def _remembered(cost: Cost, seen: list[Tensor]) -> Cost:
+def _record_values(cost: Cost, values: list[Tensor]) -> Cost:
     """The same cost, its values kept in `seen`."""
 
-    def remembering(net: Net) -> Tensor:
-        seen.append(cost(net))
-        return seen[-1]
+    def recording_cost(net: Net) -> Tensor:
+        values.append(cost(net))
+        return values[-1]
 
-    return remembering
+    return recording_cost
 
 
 def norm(gradient: Params) -> Tensor:
     """‖g‖ over all parameters, without leaving the device."""
-    size: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
-    return size
+    total_norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
+    return total_norm
 
 
-def scale_of(size: Tensor, own: Tensor, *, ratio: float | Tensor) -> Tensor:
+def compute_scale(reference_norm: Tensor, current_norm: Tensor, *, ratio: float | Tensor) -> Tensor:
     """What brings a gradient of norm `own` to `ratio` times `size`; nothing, where it has vanished."""
-    return torch.where(own > 0, ratio * size / own, own)
+    return torch.where(current_norm > 0, ratio * reference_norm / current_norm, current_norm)
 
 
-def added(one: Params, other: Params) -> Params:
+def add_gradients(left: Params, right: Params) -> Params:
     """The sum of two gradients."""
-    return dict(zip(one, torch._foreach_add(list(one.values()), [other[name] for name in one]), strict=True))
+    return dict(zip(left, torch._foreach_add(list(left.values()), [right[name] for name in left]), strict=True))
 
 
 def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:
     """g_base + ρ · ‖g_base‖/‖g_outer‖ · g_outer: both gradients in one optimizer step, at a fixed ratio."""
-    scale = scale_of(norm(base), norm(outer), ratio=rho)
-    return added(base, dict(zip(outer, torch._foreach_mul(list(outer.values()), scale), strict=True)))
+    scale = compute_scale(norm(base), norm(outer), ratio=rho)
+    return add_gradients(base, dict(zip(outer, torch._foreach_mul(list(outer.values()), scale), strict=True)))

@@ -1,11 +1,16 @@
-"""What the two estimators share: from X and y to splits and a run, its steps, and outputs for new rows."""
+"""Training rows as a set: those that are alike are one row with the sum of their weights, in an order of their own.
+
+MERGED:
+What the two estimators share: from X and y to splits and a run, its steps, and outputs for new rows.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,23 +21,53 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import nn
 
 from l2i.config import Run, replace
-from l2i.data.split import Samples, Splits
+from l2i.data.samples import Samples, Splits
 from l2i.errors import InputError, NonFiniteCost
-from l2i.estimators.fallback import FEWEST, helps
-from l2i.estimators.inputs import checked, encoded, learned_inputs
-from l2i.estimators.rows import distinct
+from l2i.estimators.model_selection import MIN_LABELED_ROWS, compare_with_supervised
+from l2i.estimators.validation import encode_features, fit_inputs, validate_features
+from l2i.fit.defaults import Facts, choose_run
+from l2i.fit.preprocess import ImagePreprocessor, TablePreprocessor
 from l2i.methods import METHODS
 from l2i.models import MODELS
-from l2i.own.choose import Facts, chosen
-from l2i.own.prepare import ImageInputs, TableInputs
-from l2i.registry import load, unknown
+from l2i.registry import load_registered, make_unknown_error
 from l2i.tasks import Regression
-from l2i.training.build import pick_device
-from l2i.training.evaluate import outputs_of
-from l2i.training.state import cpu_threads
+from l2i.training.evaluation import compute_outputs
+from l2i.training.setup import pick_device, use_threads
 from l2i.training.trainer import Trainer
 
-Factory = Callable[[tuple[int, ...], int], nn.Module]
+if TYPE_CHECKING:
+    import pandas as pd
+
+class MergedRows(NamedTuple):
+    """Which rows stand for all: a fit depends on what rows there are and how often, never on their order."""
+
+    indices: NDArray[np.intp]  # [M], places in the input
+    weight: NDArray[np.float64]  # [M]
+
+
+def merge_duplicate_rows(inputs: pd.DataFrame | NDArray[Any], target: NDArray[Any], weight: NDArray[np.float64]) -> MergedRows:
+    """Rows of positive weight, merged where inputs and target are the same, sorted by a digest of them."""
+    digests = np.array([a + b for a, b in zip(_hash_rows(inputs), _hash_rows(target), strict=True)])
+    positive = np.flatnonzero(weight > 0)
+    _, first_index, group_index = np.unique(digests[positive], return_index=True, return_inverse=True)
+    return MergedRows(positive[first_index], np.asarray(np.bincount(group_index, weights=weight[positive]), dtype=np.float64))
+
+
+def _hash_rows(values: pd.DataFrame | NDArray[Any]) -> list[bytes]:
+    if not isinstance(values, np.ndarray):
+        import pandas as pd
+
+        try:
+            return [int(row_hash).to_bytes(8, "big") for row_hash in pd.util.hash_pandas_object(values, index=False)]
+        except TypeError:
+            raise InputError(
+                "a column of X holds lists or other objects; give numbers, words or truth values"
+            ) from None
+    flat = np.ascontiguousarray(values).reshape(len(values), -1)
+    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat]
+
+
+ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 
 
 class L2IEstimator(BaseEstimator):  # type: ignore[misc]
@@ -41,7 +76,7 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         method: str = "auto",
-        model: str | Factory = "auto",
+        model: str | ModelFactory = "auto",
         *,
         impute: bool = True,
         steps: int | None = None,
@@ -70,67 +105,67 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         return tags
 
-    def _fit(self, x: Any, target: NDArray[Any], blank: NDArray[np.bool_], classes: int | None, weight: Any) -> Self:
+    def _fit(self, x: Any, target: NDArray[Any], is_unlabeled: NDArray[np.bool_], classes: int | None, weight: Any) -> Self:
         """Train on checked rows; `target` holds class numbers [N] or values [N, D]."""
         weights = _check_sample_weight(weight, np.empty((len(target), 1)), dtype=np.float64, ensure_non_negative=True)
-        kept = distinct(x, np.column_stack([target, blank]), weights)
-        if not (~blank[kept.rows]).any():
+        merged = merge_duplicate_rows(x, np.column_stack([target, is_unlabeled]), weights)
+        if not (~is_unlabeled[merged.indices]).any():
             raise InputError("every labelled row has a weight of zero; give some of them a positive weight")
-        rows = x.iloc[kept.rows] if not isinstance(x, np.ndarray) else x[kept.rows]
-        self.inputs_ = learned_inputs(rows, kept.weight)
-        self.offset_ = np.average(target[kept.rows][~blank[kept.rows]], axis=0, weights=kept.weight[~blank[kept.rows]])
-        prepared, seed = encoded(self.inputs_, rows), int(check_random_state(self.random_state).randint(2**31 - 1))
-        splits = self._splits(prepared, target[kept.rows], blank[kept.rows], kept.weight, classes)
-        self.run_ = self._run(splits, kept.weight[~blank[kept.rows]].sum(), seed)
+        rows = x.iloc[merged.indices] if not isinstance(x, np.ndarray) else x[merged.indices]
+        self.inputs_ = fit_inputs(rows, merged.weight)
+        self.offset_ = np.average(target[merged.indices][~is_unlabeled[merged.indices]], axis=0, weights=merged.weight[~is_unlabeled[merged.indices]])
+        features, seed = encode_features(self.inputs_, rows), int(check_random_state(self.random_state).randint(2**31 - 1))
+        splits = self._make_splits(features, target[merged.indices], is_unlabeled[merged.indices], merged.weight, classes)
+        self.run_ = self._make_run(splits, merged.weight[~is_unlabeled[merged.indices]].sum(), seed)
         self.helped_: bool | None = None
         devices = range(torch.cuda.device_count()) if pick_device(self.device).type == "cuda" else []
-        with cpu_threads(self.run_.threads), torch.random.fork_rng(devices):
+        with use_threads(self.run_.threads), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
-            self._fall_back(splits)
+            self._fall_back_if_harmful(splits)
             self._train(splits)
         return self
 
-    def _splits(
+    def _make_splits(
         self,
         x: NDArray[Any],
         target: NDArray[Any],
-        blank: NDArray[np.bool_],
+        is_unlabeled: NDArray[np.bool_],
         weight: NDArray[np.float64],
         classes: int | None,
     ) -> Splits:
         """All labelled rows to train on; nothing is held out."""
         y = torch.as_tensor(target).long() if classes is not None else torch.as_tensor(target - self.offset_).float()
-        every = Samples(torch.as_tensor(x), y, torch.as_tensor(weight))
-        labeled, unlabeled = (every.take(torch.as_tensor(np.flatnonzero(part))) for part in (~blank, blank))
-        none = Samples(every.x[:0], every.y[:0])
+        samples = Samples(torch.as_tensor(x), y, torch.as_tensor(weight))
+        labeled, unlabeled = (samples.take(torch.as_tensor(np.flatnonzero(mask))) for mask in (~is_unlabeled, is_unlabeled))
+        empty = Samples(samples.x[:0], samples.y[:0])
         inputs = self.inputs_
         return Splits(
             labeled=labeled,
             unlabeled=unlabeled,
             holdout=labeled,
-            validation=none,
-            test=none,
+            validation=empty,
+            test=empty,
             classes=classes,
-            pixels=inputs.pixels if isinstance(inputs, ImageInputs) else None,
-            columns=inputs.layout if isinstance(inputs, TableInputs) else None,
+            normalization=inputs.normalization if isinstance(inputs, ImagePreprocessor) else None,
+            columns=inputs.column_layout if isinstance(inputs, TablePreprocessor) else None,
         )
 
-    def _run(self, splits: Splits, labeled: float, seed: int) -> Run:
+    def _make_run(self, splits: Splits, labeled_weight: float, seed: int) -> Run:
         """The run chosen from the data, with what the parameters change."""
         facts = Facts(
             shape=tuple(splits.labeled.x.shape[1:]),
             classes=splits.classes,
-            labeled=round(labeled),
+            labeled=round(labeled_weight),
             unlabeled=len(splits.unlabeled.x),
-            gpu=pick_device(self.device).type == "cuda",
+            has_gpu=pick_device(self.device).type == "cuda",
         )
         if self.method != "auto":
-            load("method", METHODS, self.method)  # a wrong name is one even where no row is unlabelled
-        asked = self.method if len(splits.unlabeled.x) else "supervised"
-        run, _ = chosen(facts, method=asked, impute=self.impute)
+            load_registered("method", METHODS, self.method)  # a wrong name is one even where no row is unlabelled
+        method = self.method if len(splits.unlabeled.x) else "supervised"
+        run, _ = choose_run(facts, method=method, impute=self.impute)
         if isinstance(self.model, str) and self.model != "auto":
             if self.model not in MODELS:
-                raise unknown("model", self.model, list(MODELS))
+                raise make_unknown_error("model", self.model, list(MODELS))
             run = replace(run, model={"name": self.model})
         run = replace(run, seed=seed, device=self.device, steps=run.steps if self.steps is None else self.steps)
         if self.batch_size is not None:
@@ -139,27 +174,27 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             run = replace(run, optim={"lr": self.learning_rate})
         return replace(run, **(self.settings or {}))
 
-    def _fall_back(self, splits: Splits) -> None:
+    def _fall_back_if_harmful(self, splits: Splits) -> None:
         """Train on the labels alone where the unlabelled rows of a table do harm, as far as its labels can tell."""
-        checked = self.method == "auto" and isinstance(self.model, str) and isinstance(self.inputs_, TableInputs)
-        if not checked or not len(splits.unlabeled.x) or len(splits.labeled.x) < FEWEST:
+        eligible = self.method == "auto" and isinstance(self.model, str) and isinstance(self.inputs_, TablePreprocessor)
+        if not eligible or not len(splits.unlabeled.x) or len(splits.labeled.x) < MIN_LABELED_ROWS:
             return
-        self.helped_, self.validation_ = helps(self.run_, splits)
+        self.helped_, self.validation_ = compare_with_supervised(self.run_, splits)
         if not self.helped_:
-            self.run_ = replace(self.run_, method="supervised", l2i={"outer_update": "off"})
+            self.run_ = replace(self.run_, method="supervised", l2i={"update": "off"})
 
     def _train(self, splits: Splits) -> None:
         """Take the steps; keep the averaged model and the costs on the way."""
-        trainer = Trainer(self.run_, splits=splits, model=self._network(splits))
+        trainer = Trainer(self.run_, splits=splits, model=self._build_custom_model(splits))
         self.history_: list[dict[str, float]] = []
-        every = max(1, self.run_.steps // 20)
+        log_interval = max(1, self.run_.steps // 20)
         try:
             for t in range(self.run_.steps):
                 trainer.step(t)
-                if (t + 1) % every == 0 or t + 1 == self.run_.steps:
-                    trainer.meter.check()
+                if (t + 1) % log_interval == 0 or t + 1 == self.run_.steps:
+                    trainer.meter.raise_if_nonfinite()
                     self.history_.append({"step": t + 1, **trainer.meter.read()})
-                    self._tell(self.history_[-1])
+                    self._print_progress(self.history_[-1])
         finally:
             trainer.close()
         if isinstance(trainer.task, Regression):
@@ -169,7 +204,7 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         if not all(bool(p.isfinite().all()) for p in self.model_.parameters()):
             raise NonFiniteCost("the network's weights are not finite; use a lower learning_rate")
 
-    def _network(self, splits: Splits) -> nn.Module | None:
+    def _build_custom_model(self, splits: Splits) -> nn.Module | None:
         """The user's own network, its weights drawn by the seed; None for one of the library's."""
         if isinstance(self.model, str):
             return None
@@ -184,20 +219,20 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             torch.default_generator.manual_seed(self.run_.seed)
             return self.model(tuple(splits.labeled.x.shape[1:]), int(outputs))
 
-    def _tell(self, row: dict[str, float]) -> None:
+    def _print_progress(self, row: dict[str, float]) -> None:
         if self.verbose:
             costs = ", ".join(f"{name} {row[name]:.3g}" for name in ("c_t", "c_u", "c_h") if row.get(name) is not None)
             print(f"[{type(self).__name__}] step {row['step']} of {self.run_.steps}: {costs}")
 
-    def _outputs(self, x: Any) -> torch.Tensor:
+    def _compute_outputs(self, x: Any) -> torch.Tensor:
         """The averaged model's outputs for new rows, in double precision."""
         check_is_fitted(self, "model_")
-        return self._passed(checked(self, x, reset=False))
+        return self._forward(validate_features(self, x, reset=False))
 
-    def _passed(self, x: Any) -> torch.Tensor:
-        raw = torch.as_tensor(encoded(self.inputs_, x))
-        if isinstance(self.inputs_, ImageInputs):
-            pixels = self.inputs_.pixels.to(torch.device("cpu"), torch.float32)
-            return outputs_of(self.model_, Samples(raw, raw), pixels.standardized).double()
+    def _forward(self, x: Any) -> torch.Tensor:
+        inputs = torch.as_tensor(encode_features(self.inputs_, x))
+        if isinstance(self.inputs_, ImagePreprocessor):
+            pixels = self.inputs_.normalization.to(torch.device("cpu"), torch.float32)
+            return compute_outputs(self.model_, Samples(inputs, inputs), pixels.apply).double()
         # in double precision a row's output does not depend on the rows that it is passed with
-        return outputs_of(copy.deepcopy(self.model_).double(), Samples(raw, raw), torch.Tensor.double)
+        return compute_outputs(copy.deepcopy(self.model_).double(), Samples(inputs, inputs), torch.Tensor.double)

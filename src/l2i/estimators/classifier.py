@@ -10,8 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_consistent_length
 
 from l2i.estimators.base import L2IEstimator
-from l2i.estimators.inputs import checked
-from l2i.estimators.targets import class_numbers
+from l2i.estimators.validation import encode_classes, validate_features
 
 
 class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
@@ -50,23 +49,23 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on the labelled and unlabelled rows of X."""
-        x = checked(self, X, reset=True)
-        numbers, self.classes_ = class_numbers(y)
-        check_consistent_length(x, numbers)
-        self._fit(x, numbers, numbers < 0, len(self.classes_), sample_weight)
-        known = np.eye(len(self.classes_))[numbers.clip(0)]
-        self.label_distributions_ = np.where((numbers < 0)[:, None], self._probabilities(x), known)
+        x = validate_features(self, X, reset=True)
+        class_ids, self.classes_ = encode_classes(y)
+        check_consistent_length(x, class_ids)
+        self._fit(x, class_ids, class_ids < 0, len(self.classes_), sample_weight)
+        one_hot = np.eye(len(self.classes_))[class_ids.clip(0)]
+        self.label_distributions_ = np.where((class_ids < 0)[:, None], self._compute_probabilities(x), one_hot)
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """The probability of each class, in the order of `classes_`."""
-        return np.asarray(self._outputs(X).softmax(dim=1).numpy())
+        return np.asarray(self._compute_outputs(X).softmax(dim=1).numpy())
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The most probable class of each row."""
-        best = self._outputs(X).argmax(dim=1).numpy()
+        best = self._compute_outputs(X).argmax(dim=1).numpy()
         return np.asarray(self.classes_[best])
 
-    def _probabilities(self, x: Any) -> NDArray[np.float64]:
-        return np.asarray(self._passed(x).softmax(dim=1).numpy())
+    def _compute_probabilities(self, x: Any) -> NDArray[np.float64]:
+        return np.asarray(self._forward(x).softmax(dim=1).numpy())

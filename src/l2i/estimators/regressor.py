@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from l2i.errors import InputError
 from l2i.estimators.base import L2IEstimator
-from l2i.estimators.inputs import checked
+from l2i.estimators.validation import validate_features
 
 
 class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
@@ -37,27 +37,27 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
         """Train on the labelled and unlabelled rows of X."""
         if y is None:
             raise InputError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
-        x = checked(self, X, reset=True)
+        x = validate_features(self, X, reset=True)
         target = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
         check_consistent_length(x, target)
-        self._flat = target.ndim == 1
+        self._single_target = target.ndim == 1
         target = target.reshape(len(target), -1)
         missing = np.isnan(target)
-        blank = missing.all(axis=1)
-        if (missing.any(axis=1) & ~blank).any():
-            row = int((missing.any(axis=1) & ~blank).argmax())
+        is_unlabeled = missing.all(axis=1)
+        if (missing.any(axis=1) & ~is_unlabeled).any():
+            row = int((missing.any(axis=1) & ~is_unlabeled).argmax())
             raise InputError(f"row {row} of y has some targets and lacks others; give all of them, or none")
-        if blank.all():
+        if is_unlabeled.all():
             raise InputError("no row has a target; give that of some rows")
-        self._fit(x, np.where(missing, 0.0, target), blank, None, sample_weight)
-        values = np.where(missing, self._values(self._passed(x)), target)
-        self.transduction_ = values[:, 0] if self._flat else values
+        self._fit(x, np.where(missing, 0.0, target), is_unlabeled, None, sample_weight)
+        values = np.where(missing, self._rescale_outputs(self._forward(x)), target)
+        self.transduction_ = values[:, 0] if self._single_target else values
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """The targets of each row, [N] or [N, D] as in y."""
-        values = self._values(self._outputs(X))
-        return values[:, 0] if self._flat else values
+        values = self._rescale_outputs(self._compute_outputs(X))
+        return values[:, 0] if self._single_target else values
 
-    def _values(self, outputs: Any) -> NDArray[np.float64]:
+    def _rescale_outputs(self, outputs: Any) -> NDArray[np.float64]:
         return np.asarray(outputs.numpy() * self.target_std_ + self.target_mean_)

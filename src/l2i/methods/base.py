@@ -1,17 +1,23 @@
-"""What a semi-supervised method says: how it imputes (ψ), what it trains towards z (ℓ^u), and λ (section 3)."""
+"""What a semi-supervised method says: how it imputes (ψ), what it trains towards z (ℓ^u), and λ (section 3).
+
+MERGED:
+Labelled samples and views in one forward, with one set of BatchNorm statistics: left open in section 3.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from l2i.batch import Batch, Imputed, Net, Student
-from l2i.lanes import IN_TURN, Lanes
-from l2i.shares import resolved
+from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.data.batch import Batch
+from l2i.errors import InputError
+from l2i.quantity import resolve_count
+from l2i.streams import SEQUENTIAL, StreamSchedule
 from l2i.tasks.base import Task
 
 View = Literal["weak", "weak2", "strong"]
@@ -22,7 +28,7 @@ class Costs(NamedTuple):
 
     c_t: Tensor
     c_u: Tensor
-    counted: Tensor | None = None  # [C], the share of imputed labels that count, by class; where a mask leaves some out
+    mask_by_class: Tensor | None = None  # [C], the share of imputed labels that count, by class; where a mask leaves some out
     one_forward: bool = False  # whether both hang on one forward, so that one backward is for both
 
 
@@ -36,12 +42,12 @@ class Method:
     name: ClassVar[str]
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
     imputer: ClassVar[Literal["model", "teacher"]] = "model"
-    mixes_labels: ClassVar[bool] = False
+    mixes_targets: ClassVar[bool] = False
     """Whether C^T's targets hold z as well: then both costs are one student in the inner step."""
-    imputes: ClassVar[bool] = True
-    masks: ClassVar[bool] = False
+    uses_pseudo_labels: ClassVar[bool] = True
+    uses_confidence_mask: ClassVar[bool] = False
     """Whether only confident classes count."""
-    searches_input: ClassVar[bool] = False
+    needs_input_noise: ClassVar[bool] = False
     """Whether the student's inputs are looked for from a random direction."""
 
     weight: float = 1.0
@@ -61,55 +67,93 @@ class Method:
         """The parameter of MixUp's Beta draws, where the method mixes samples."""
         return None
 
-    def weight_at(self, step: int, steps: int) -> float:
+    def compute_weight(self, step: int, steps: int) -> float:
         """λ(t) in a run of `steps`."""
-        ramp = resolved(self.rampup, steps)
-        return self.weight if ramp == 0 else self.weight * min(1.0, step / ramp)
+        ramp_steps = resolve_count(self.rampup, steps)
+        return self.weight if ramp_steps == 0 else self.weight * min(1.0, step / ramp_steps)
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
         """ψ: the label of the weak view, carried to the student's."""
-        return Imputed.whole(self.carried(task, task.label(net(batch.unlabeled.weak)), batch))
+        return Imputed.unmasked(self.transport(task, task.to_label(net(batch.unlabeled.weak)), batch))
 
-    def counts(self, task: Task) -> bool:
+    def tracks_mask(self, task: Task) -> bool:
         """Whether a step measures which of its imputed labels count."""
-        return self.masks and task.kind == "classification"
+        return self.uses_confidence_mask and task.kind == "classification"
 
-    def carried(self, task: Task, z: Tensor, batch: Batch) -> Tensor:
+    def transport(self, task: Task, z: Tensor, batch: Batch) -> Tensor:
         """A label of the weak view as a label of the student's."""
-        return z if self.student_view == "weak" else task.move(z, batch.unlabeled.frame)
+        return z if self.student_view == "weak" else task.transport_label(z, batch.unlabeled.affine_map)
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
         """ℓ^u on the student's view; `net`, whose statistics stay, is there to look for inputs with."""
-        return Student(batch.unlabeled.views[self.student_view], weighted_mean(task.distance))
+        return Student(batch.unlabeled.views[self.student_view], make_weighted_cost(task.distance))
 
     def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
         """C^T, a student too: its targets are known, but a method may mix z into them."""
         return Student(batch.labeled.x, lambda outputs, _: task.loss(outputs, batch.labeled.y))
 
-    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch, lanes: Lanes = IN_TURN) -> Costs:
+    def compute_costs(self, task: Task, net: Net, imputer: Net, batch: Batch, streams: StreamSchedule = SEQUENTIAL) -> Costs:
         """C^T and C^U of the base step: no gradient reaches the imputed labels."""
-        with lanes("impute"), torch.no_grad():
+        with streams("impute"), torch.no_grad():
             imputed = self.impute(task, imputer, batch)
-        with lanes("labeled"):
+        with streams("labeled"):
             supervised = self.supervised(task, net, batch)
             outputs = net(supervised.inputs)
-            if self.mixes_labels:
-                lanes.wait("impute")
+            if self.mixes_targets:
+                streams.wait("impute")
             c_t = supervised.cost(outputs, imputed)
-        with lanes("student"):
+        with streams("student"):
             student = self.student(task, imputer, batch)
             outputs = net(student.inputs)
-            lanes.wait("impute")  # the student is passed while labels are imputed: its inputs are free of them
+            streams.wait("impute")  # the student is passed while labels are imputed: its inputs are free of them
             c_u = student.cost(outputs, imputed)
-        lanes.keep(imputed)
-        with lanes("impute"):  # beside the student
-            return Costs(c_t, c_u, self.counted(task, imputed))
+        streams.hold(imputed)
+        with streams("impute"):  # beside the student
+            return Costs(c_t, c_u, self.mask_by_class(task, imputed))
 
-    def counted(self, task: Task, imputed: Imputed) -> Tensor | None:
+    def mask_by_class(self, task: Task, imputed: Imputed) -> Tensor | None:
         """The labels that count, by class; nothing where all count."""
-        return (imputed.weight.unsqueeze(1) * imputed.z).mean(dim=0) if self.counts(task) else None
+        return (imputed.weight.unsqueeze(1) * imputed.z).mean(dim=0) if self.tracks_mask(task) else None
 
 
-def weighted_mean(distance: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Imputed], Tensor]:
+def make_weighted_cost(distance: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Imputed], Tensor]:
     """The cost made of a distance a sample: its mean, each sample counted by its weight."""
     return lambda outputs, imputed: (imputed.weight * distance(outputs, imputed.z)).mean()
+
+
+class ConcatForward:
+    """Φ of several batches by one forward; asked for one of them, it gives that batch's part of the outputs."""
+
+    def __init__(self, net: Net, *batches: Tensor) -> None:
+        if len({x.shape[1:] for x in batches}) > 1:
+            shapes = ", ".join(str(list(x.shape[1:])) for x in batches)
+            raise InputError(f"method.one_forward is for samples of one shape, not {shapes}; leave it out")
+        unique_batches = list({id(x): x for x in batches}.values())  # a view may be both the one imputed on and the student's
+        output_parts: Iterable[Tensor] = net(torch.cat(unique_batches)).split([len(x) for x in unique_batches])
+        self.batch_outputs = list(zip(unique_batches, output_parts, strict=True))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return next(outputs for batch, outputs in self.batch_outputs if batch is x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneForward(Method):
+    """A method whose samples are all known before the first of them is passed."""
+
+    one_forward: bool = False
+    """Whether labelled samples and views are passed in one forward and share BatchNorm's statistics, as in FixMatch's
+    code, or each have their own (docs/results.md); of methods that mix rows, the mixed ones. Outer steps pass theirs
+    apart."""
+
+    def compute_costs(self, task: Task, net: Net, imputer: Net, batch: Batch, streams: StreamSchedule = SEQUENTIAL) -> Costs:
+        if not self.one_forward:
+            return super().compute_costs(task, net, imputer, batch, streams)
+        with streams("student"):
+            supervised, student = self.supervised(task, net, batch), self.student(task, imputer, batch)
+            weak_views = [] if self.mixes_targets else [batch.unlabeled.weak]  # what is mixed is none of the views
+            joint_net = ConcatForward(net, supervised.inputs, *weak_views, student.inputs)
+            with torch.no_grad():
+                imputed = self.impute(task, imputer if self.mixes_targets else joint_net, batch)
+            c_t = supervised.cost(joint_net(supervised.inputs), imputed)
+            c_u = student.cost(joint_net(student.inputs), imputed)
+            return Costs(c_t, c_u, self.mask_by_class(task, imputed), one_forward=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import View, weighted_mean
-from l2i.methods.one_forward import OneForward
+from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.data.batch import Batch
+from l2i.methods.base import OneForward, View, make_weighted_cost
 from l2i.tasks.base import Task
 
 
@@ -15,7 +15,7 @@ class FixMatch(OneForward):
 
     name: ClassVar[str] = "fixmatch"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    masks: ClassVar[bool] = True
+    uses_confidence_mask: ClassVar[bool] = True
 
     threshold: float = 0.95
     """Confidence from which a label counts."""
@@ -23,7 +23,7 @@ class FixMatch(OneForward):
     """The view that the student sees; labels are imputed on the weak one."""
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
-        return task.commit(task.label(net(batch.unlabeled.weak)), self.threshold)
+        return task.harden(task.to_label(net(batch.unlabeled.weak)), self.threshold)
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        return Student(batch.unlabeled.views[self.student_view], weighted_mean(task.losses))
+        return Student(batch.unlabeled.views[self.student_view], make_weighted_cost(task.sample_losses))

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import View
-from l2i.methods.one_forward import OneForward
+from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.data.batch import Batch
+from l2i.methods.base import OneForward, View
 from l2i.tasks.base import Task
 
 
@@ -18,7 +18,7 @@ class MixMatch(OneForward):
 
     name: ClassVar[str] = "mixmatch"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    mixes_labels: ClassVar[bool] = True
+    mixes_targets: ClassVar[bool] = True
 
     weight: float = 75.0
     """λ, the weight of the unsupervised cost once ramped up."""
@@ -36,37 +36,37 @@ class MixMatch(OneForward):
         return self.alpha
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
-        mean = (task.label(net(batch.unlabeled.weak)) + task.label(net(batch.unlabeled.weak2))) / 2
-        return Imputed.whole(task.label(task.logits(mean) / self.temperature))  # mean^(1/T), safe for small T
+        mean_label = (task.to_label(net(batch.unlabeled.weak)) + task.to_label(net(batch.unlabeled.weak2))) / 2
+        return Imputed.unmasked(task.to_label(task.to_logits(mean_label) / self.temperature))  # mean^(1/T), safe for small T
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
         def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
-            return task.distance(outputs, self.targets(task, batch, imputed.z)[len(batch.labeled.x) :]).mean()
+            return task.distance(outputs, self.mix_targets(task, batch, imputed.z)[len(batch.labeled.x) :]).mean()
 
-        return Student(self.inputs(batch)[len(batch.labeled.x) :], cost)
+        return Student(self.mix_inputs(batch)[len(batch.labeled.x) :], cost)
 
     def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
         def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
-            return task.loss(outputs, self.targets(task, batch, imputed.z)[: len(batch.labeled.x)])
+            return task.loss(outputs, self.mix_targets(task, batch, imputed.z)[: len(batch.labeled.x)])
 
-        return Student(self.inputs(batch)[: len(batch.labeled.x)], cost)
+        return Student(self.mix_inputs(batch)[: len(batch.labeled.x)], cost)
 
-    def inputs(self, batch: Batch) -> Tensor:
+    def mix_inputs(self, batch: Batch) -> Tensor:
         """The labelled rows and both views of the unlabelled ones, mixed."""
-        return mixed(torch.cat([batch.labeled.x, batch.unlabeled.weak, batch.unlabeled.weak2]), batch)
+        return mix_rows(torch.cat([batch.labeled.x, batch.unlabeled.weak, batch.unlabeled.weak2]), batch)
 
-    def targets(self, task: Task, batch: Batch, z: Tensor) -> Tensor:
+    def mix_targets(self, task: Task, batch: Batch, z: Tensor) -> Tensor:
         """Their labels, mixed the same way."""
-        return mixed(torch.cat([task.target(batch.labeled.y).to(z.dtype), z, z]), batch)
+        return mix_rows(torch.cat([task.to_target(batch.labeled.y).to(z.dtype), z, z]), batch)
 
 
-def mixed(rows: Tensor, batch: Batch) -> Tensor:
+def mix_rows(rows: Tensor, batch: Batch) -> Tensor:
     """Each row with its partner's, drawn among all rows."""
     assert batch.mix is not None
-    return blended(rows, rows[batch.mix.order], batch.mix.share)
+    return interpolate_rows(rows, rows[batch.mix.permutation], batch.mix.ratio)
 
 
-def blended(rows: Tensor, partners: Tensor, share: Tensor) -> Tensor:
+def interpolate_rows(rows: Tensor, partners: Tensor, ratio: Tensor) -> Tensor:
     """MixUp with a row's own share being the larger."""
-    share = torch.maximum(share, 1 - share).to(rows.dtype).view(-1, *[1] * (rows.ndim - 1))
-    return share * rows + (1 - share) * partners
+    ratio = torch.maximum(ratio, 1 - ratio).to(rows.dtype).view(-1, *[1] * (rows.ndim - 1))
+    return ratio * rows + (1 - ratio) * partners

@@ -5,9 +5,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from l2i.batch import Batch, Imputed, Net, Student
+from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.data.batch import Batch
 from l2i.methods.base import Method, View
-from l2i.methods.mixmatch import blended
+from l2i.methods.mixmatch import interpolate_rows
 from l2i.tasks.base import Task
 
 
@@ -32,20 +33,20 @@ class MixUp(Method):
         return self.alpha
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        first, size = len(batch.labeled.x), len(batch.unlabeled.weak)
+        start, size = len(batch.labeled.x), len(batch.unlabeled.weak)
 
         def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
-            return task.loss(outputs, within(imputed.z, batch, first, size))
+            return task.loss(outputs, mix_within(imputed.z, batch, start, size))
 
-        return Student(within(batch.unlabeled.weak, batch, first, size), cost)
+        return Student(mix_within(batch.unlabeled.weak, batch, start, size), cost)
 
     def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
         size = len(batch.labeled.x)
-        target = within(task.target(batch.labeled.y), batch, 0, size)
-        return Student(within(batch.labeled.x, batch, 0, size), lambda outputs, _: task.loss(outputs, target))
+        target = mix_within(task.to_target(batch.labeled.y), batch, 0, size)
+        return Student(mix_within(batch.labeled.x, batch, 0, size), lambda outputs, _: task.loss(outputs, target))
 
 
-def within(rows: Tensor, batch: Batch, first: int, size: int) -> Tensor:
+def mix_within(rows: Tensor, batch: Batch, start: int, size: int) -> Tensor:
     """Each row mixed with the one as far from the other end: the order of a batch is random already."""
     assert batch.mix is not None
-    return blended(rows, rows.flip(0), batch.mix.share[first : first + size])
+    return interpolate_rows(rows, rows.flip(0), batch.mix.ratio[start : start + size])

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import Method, weighted_mean
+from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.data.batch import Batch
+from l2i.methods.base import Method, make_weighted_cost
 from l2i.tasks.base import Task
 
 
@@ -17,14 +18,14 @@ class PseudoLabel(Method):
     """
 
     name: ClassVar[str] = "pseudo-label"
-    masks: ClassVar[bool] = True
+    uses_confidence_mask: ClassVar[bool] = True
 
     threshold: float = 0.95
     """Confidence from which a label counts."""
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
-        imputed = task.commit(task.label(net(batch.unlabeled.weak)), self.threshold)
-        return imputed._replace(z=self.carried(task, imputed.z, batch))
+        imputed = task.harden(task.to_label(net(batch.unlabeled.weak)), self.threshold)
+        return imputed._replace(z=self.transport(task, imputed.z, batch))
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        return Student(batch.unlabeled.views[self.student_view], weighted_mean(task.losses))
+        return Student(batch.unlabeled.views[self.student_view], make_weighted_cost(task.sample_losses))

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from l2i.batch import Batch, Imputed, Net, Student
-from l2i.methods.base import View, weighted_mean
-from l2i.methods.one_forward import OneForward
-from l2i.ranks import here
+from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.data.batch import Batch
+from l2i.distributed import current_group
+from l2i.methods.base import OneForward, View, make_weighted_cost
 from l2i.tasks.base import Task
 
 STEEPNESS = 5.0  # of the logarithmic and exponential annealing
@@ -21,7 +21,7 @@ class UDA(OneForward):
 
     name: ClassVar[str] = "uda"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    masks: ClassVar[bool] = True
+    uses_confidence_mask: ClassVar[bool] = True
 
     threshold: float = 0.8
     """Confidence, before sharpening, from which a label counts."""
@@ -35,35 +35,35 @@ class UDA(OneForward):
     """The view that the student sees; labels are imputed on the weak one."""
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
-        z = task.label(net(batch.unlabeled.weak))
-        confident = task.commit(z, self.threshold).weight
-        return Imputed(task.label(task.logits(z) / self.temperature), confident)
+        z = task.to_label(net(batch.unlabeled.weak))
+        mask = task.harden(z, self.threshold).weight
+        return Imputed(task.to_label(task.to_logits(z) / self.temperature), mask)
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
         def divergence(outputs: Tensor, z: Tensor) -> Tensor:
-            return task.losses(outputs, z) - task.losses(task.logits(z), z)  # less the entropy of z
+            return task.sample_losses(outputs, z) - task.sample_losses(task.to_logits(z), z)  # less the entropy of z
 
-        return Student(batch.unlabeled.views[self.student_view], weighted_mean(divergence))
+        return Student(batch.unlabeled.views[self.student_view], make_weighted_cost(divergence))
 
     def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
         if self.annealing == "none":
             return super().supervised(task, net, batch)
 
         def cost(outputs: Tensor, _: Imputed) -> Tensor:
-            losses = task.losses(outputs, batch.labeled.y)
-            known = torch.exp(-losses.detach()) > self.limit(task, batch)  # what is well learned no longer counts
-            left = here().mean((~known).sum().to(losses.dtype))  # of a process, on average
-            return (losses * ~known).sum() / left.clamp_min(1 / here().size)
+            losses = task.sample_losses(outputs, batch.labeled.y)
+            is_learned = torch.exp(-losses.detach()) > self.compute_tsa_threshold(task, batch)  # what is well learned no longer counts
+            num_counted = current_group().all_reduce_mean((~is_learned).sum().to(losses.dtype))  # of a process, on average
+            return (losses * ~is_learned).sum() / num_counted.clamp_min(1 / current_group().size)
 
         return Student(batch.labeled.x, cost)
 
-    def limit(self, task: Task, batch: Batch) -> Tensor:
+    def compute_tsa_threshold(self, task: Task, batch: Batch) -> Tensor:
         """η_t, from 1/C at the start to 1."""
         assert batch.progress is not None
         t = (batch.progress / self.annealing_share).clamp_max(1)
-        share = {
+        annealed = {
             "linear": t,
             "log": 1 - torch.exp(-STEEPNESS * t),
             "exp": torch.exp(STEEPNESS * (t - 1)),
         }[self.annealing]
-        return share * (1 - 1 / task.outputs) + 1 / task.outputs
+        return annealed * (1 - 1 / task.num_outputs) + 1 / task.num_outputs

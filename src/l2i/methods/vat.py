@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from l2i.batch import Batch, Imputed, Net, Student
-from l2i.lanes import IN_TURN, Lanes
+from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.data.batch import Batch
 from l2i.methods.base import Costs, Method, View
+from l2i.streams import SEQUENTIAL, StreamSchedule
 from l2i.tasks.base import Task
 
 
@@ -19,7 +20,7 @@ class VAT(Method):
 
     name: ClassVar[str] = "vat"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    searches_input: ClassVar[bool] = True
+    needs_input_noise: ClassVar[bool] = True
 
     epsilon: float = 6.0
     """The length of r, in units of the network's inputs."""
@@ -36,37 +37,37 @@ class VAT(Method):
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
         def divergence(outputs: Tensor, imputed: Imputed) -> Tensor:
-            return (task.losses(outputs, imputed.z) - entropy_of(task.logits(imputed.z))).mean()
+            return (task.sample_losses(outputs, imputed.z) - compute_entropy(task.to_logits(imputed.z))).mean()
 
-        return Student(batch.unlabeled.weak + self.adversarial(task, net, batch), divergence)
+        return Student(batch.unlabeled.weak + self.compute_perturbation(task, net, batch), divergence)
 
-    def costs(self, task: Task, net: Net, imputer: Net, batch: Batch, lanes: Lanes = IN_TURN) -> Costs:
+    def compute_costs(self, task: Task, net: Net, imputer: Net, batch: Batch, streams: StreamSchedule = SEQUENTIAL) -> Costs:
         """The entropy is no part of what λ ramps up: it goes with C^T."""
-        costs = super().costs(task, net, imputer, batch, lanes)
+        costs = super().compute_costs(task, net, imputer, batch, streams)
         if not self.entropy:
             return costs
-        with lanes("labeled"):
-            return costs._replace(c_t=costs.c_t + self.entropy * entropy_of(net(batch.unlabeled.weak)).mean())
+        with streams("labeled"):
+            return costs._replace(c_t=costs.c_t + self.entropy * compute_entropy(net(batch.unlabeled.weak)).mean())
 
-    def adversarial(self, task: Task, net: Net, batch: Batch) -> Tensor:
+    def compute_perturbation(self, task: Task, net: Net, batch: Batch) -> Tensor:
         """r: the gradient of the divergence at a small random step, made ε long; no gradient goes through it."""
         assert batch.unlabeled.noise is not None
         x = batch.unlabeled.weak.detach()
         with torch.no_grad():
-            z = task.label(net(x))
-        probe = (self.xi * unit(batch.unlabeled.noise)).requires_grad_()
+            z = task.to_label(net(x))
+        probe = (self.xi * normalize_direction(batch.unlabeled.noise)).requires_grad_()
         with torch.enable_grad():
-            (direction,) = torch.autograd.grad(task.losses(net(x + probe), z).sum(), probe)
-        return self.epsilon * unit(direction)
+            (direction,) = torch.autograd.grad(task.sample_losses(net(x + probe), z).sum(), probe)
+        return self.epsilon * normalize_direction(direction)
 
 
-def unit(direction: Tensor) -> Tensor:
+def normalize_direction(direction: Tensor) -> Tensor:
     """Each sample's direction at length 1; scaled by its largest value first, since squares of small ones vanish."""
     flat = direction.flatten(1)
     flat = flat / flat.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
     return F.normalize(flat, dim=1).view_as(direction)
 
 
-def entropy_of(logits: Tensor) -> Tensor:
+def compute_entropy(logits: Tensor) -> Tensor:
     """H of each prediction, [B]."""
     return -(logits.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class ModelConfig:
     """Which network, and its size."""
 
     name: str = "conv"
@@ -26,11 +26,11 @@ class Network:
     pooling: Literal["auto", "mean", "first", "pooler"] = "auto"
     """encoder: how the tokens of a text become one vector: their mean, the first, or the network's own pooler; auto: as
     the weights were trained."""
-    frozen: Literal["none", "embeddings", "encoder"] = "none"
+    freeze: Literal["none", "embeddings", "encoder"] = "none"
     """encoder: what is not trained: nothing, the word embeddings, or all but the head."""
     encoder_dropout: float | None = None
     """encoder: dropout within it; by default as its weights say."""
-    checkpointing: bool = False
+    gradient_checkpointing: bool = False
     """encoder: keep each layer's inputs alone and pass it again in the backward: less memory, more time."""
 
 

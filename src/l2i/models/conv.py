@@ -3,10 +3,10 @@
 from torch import nn
 
 from l2i.errors import InputError
-from l2i.models.base import Classifier, Network
+from l2i.models.base import Classifier, ModelConfig
 
 
-def conv(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
+def conv(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """`depth` stages of two convolutions; each stage halves the image and the next doubles the channels."""
     if len(shape) != 3 or min(shape[1:]) < 2**network.depth:
         raise InputError(
@@ -17,9 +17,9 @@ def conv(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
     channels = shape[0]
     for stage in range(network.depth):
         width = network.width * 2**stage
-        for size in (channels, width):
-            layers += [nn.Conv2d(size, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        for in_channels in (channels, width):
+            layers += [nn.Conv2d(in_channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
         layers.append(nn.MaxPool2d(2))
         channels = width
-    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
-    return Classifier(nn.Sequential(*layers, *pooled), channels, outputs)
+    tail = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
+    return Classifier(nn.Sequential(*layers, *tail), channels, outputs)

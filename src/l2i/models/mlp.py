@@ -4,14 +4,14 @@ from math import prod
 
 from torch import nn
 
-from l2i.models.base import Classifier, Network
+from l2i.models.base import Classifier, ModelConfig
 
 
-def mlp(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
+def mlp(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """`depth` hidden layers of `width` units."""
     layers: list[nn.Module] = [nn.Flatten()]
-    size = prod(shape)
+    in_features = prod(shape)
     for _ in range(network.depth):
-        layers += [nn.Linear(size, network.width), nn.BatchNorm1d(network.width), nn.ReLU()]
-        size = network.width
-    return Classifier(nn.Sequential(*layers, nn.Dropout(network.dropout)), size, outputs)
+        layers += [nn.Linear(in_features, network.width), nn.BatchNorm1d(network.width), nn.ReLU()]
+        in_features = network.width
+    return Classifier(nn.Sequential(*layers, nn.Dropout(network.dropout)), in_features, outputs)

@@ -6,17 +6,17 @@ import torch
 from torch import nn
 
 from l2i.errors import InputError
-from l2i.models.base import Classifier, Network
-from l2i.models.stage import Stage
+from l2i.kernels.conv_pool import ConvPoolHardtanh
+from l2i.models.base import Classifier, ModelConfig
 
-FEATURES = 256
-CONVOLUTIONS = ((20, 5), (48, 5), (64, 3))  # channels and kernel of those followed by pooling
-LAST = (80, 3)
+NUM_FEATURES = 256
+POOLED_CONVS = ((20, 5), (48, 5), (64, 3))  # channels and kernel of those followed by pooling
+LAST_CONV = (80, 3)
 
 
-def tcdcn(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
+def tcdcn(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """Four convolutions and a linear layer to 256 features, all of fixed sizes: `width` and `depth` are not used."""
-    if len(shape) != 3 or min(map(flat_side, shape[1:])) < 1:
+    if len(shape) != 3 or min(map(compute_flat_side, shape[1:])) < 1:
         raise InputError(
             f"model.name='tcdcn' needs images [C, H, W] of at least 44 pixels a side (the paper's are 1 × 60 × 60), "
             f"not samples of shape {list(shape)}; enlarge the images, use model.name='conv' for small images, "
@@ -24,21 +24,21 @@ def tcdcn(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
         )
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = shape[0]
-    for width, kernel in CONVOLUTIONS:
+    for width, kernel in POOLED_CONVS:
         # pooled, then squashed: the same, since hardtanh never falls, on a quarter of the values
-        layers[str(3 * len(layers))] = Stage(channels, width, kernel, filled=True)  # names as checkpoints have them
+        layers[str(3 * len(layers))] = ConvPoolHardtanh(channels, width, kernel, pad_channels=True)  # names as checkpoints have them
         channels = width
-    flat = LAST[0] * flat_side(shape[1]) * flat_side(shape[2])
-    last = [nn.Conv2d(channels, LAST[0], LAST[1]), nn.Hardtanh(), nn.Flatten()]
-    last += [nn.Linear(flat, FEATURES), nn.Dropout(network.dropout)]
-    layers.update((str(3 * len(CONVOLUTIONS) + i), layer) for i, layer in enumerate(last))
-    model = Classifier(nn.Sequential(layers), FEATURES, outputs)
+    flat_size = LAST_CONV[0] * compute_flat_side(shape[1]) * compute_flat_side(shape[2])
+    tail = [nn.Conv2d(channels, LAST_CONV[0], LAST_CONV[1]), nn.Hardtanh(), nn.Flatten()]
+    tail += [nn.Linear(flat_size, NUM_FEATURES), nn.Dropout(network.dropout)]
+    layers.update((str(3 * len(POOLED_CONVS) + i), layer) for i, layer in enumerate(tail))
+    model = Classifier(nn.Sequential(layers), NUM_FEATURES, outputs)
     # in this layout pooling is several times faster on a CPU
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def flat_side(side: int) -> int:
+def compute_flat_side(side: int) -> int:
     """What the convolutions, which do not pad, and the pools leave of a side: 3 of 60 pixels."""
-    for _, kernel in CONVOLUTIONS:
+    for _, kernel in POOLED_CONVS:
         side = (side - kernel + 1) // 2
-    return side - LAST[1] + 1
+    return side - LAST_CONV[1] + 1

@@ -3,35 +3,35 @@
 from torch import Tensor, nn
 
 from l2i.errors import InputError
-from l2i.models.base import Classifier, Network
-from l2i.models.norm import NormAct
+from l2i.kernels.batchnorm import NormAct
+from l2i.models.base import Classifier, ModelConfig
 
-SLOPE = 0.1  # leaky ReLU, from the MixMatch code
+LEAKY_RELU_SLOPE = 0.1  # leaky ReLU, from the MixMatch code
 
 
-def norm(channels: int) -> NormAct:
+def make_norm(channels: int) -> NormAct:
     """BatchNorm as the MixMatch code has it (decay 0.999, written PyTorch's way round), and the leaky ReLU after it."""
-    return NormAct(channels, momentum=0.001, slope=SLOPE)
+    return NormAct(channels, momentum=0.001, slope=LEAKY_RELU_SLOPE)
 
 
-class Block(nn.Module):
+class WideResNetBlock(nn.Module):
     """Pre-activation residual block of two convolutions."""
 
-    def __init__(self, before: int, after: int, stride: int, activate_first: bool) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int, activate_first: bool) -> None:
         super().__init__()
-        self.norm1, self.norm2 = norm(before), norm(after)
-        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.shortcut = nn.Identity() if before == after else nn.Conv2d(before, after, 1, stride, bias=False)
+        self.norm1, self.norm2 = make_norm(in_channels), make_norm(out_channels)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.shortcut = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
         self.activate_first = activate_first  # the very first block feeds its shortcut with activations too
 
     def forward(self, x: Tensor) -> Tensor:
-        active = self.norm1(x)
-        inner = self.conv2(self.norm2(self.conv1(active)))
-        return inner + self.shortcut(active if self.activate_first else x)  # type: ignore[no-any-return]
+        activation = self.norm1(x)
+        residual = self.conv2(self.norm2(self.conv1(activation)))
+        return residual + self.shortcut(activation if self.activate_first else x)  # type: ignore[no-any-return]
 
 
-def wide_resnet(shape: tuple[int, ...], outputs: int, network: Network) -> Classifier:
+def wide_resnet(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """WRN-depth-width: three groups of (depth − 4) / 6 blocks, 16·width, 32·width and 64·width channels."""
     if len(shape) != 3 or network.depth < 10 or (network.depth - 4) % 6:
         raise InputError(
@@ -43,14 +43,14 @@ def wide_resnet(shape: tuple[int, ...], outputs: int, network: Network) -> Class
     layers: list[nn.Module] = [nn.Conv2d(shape[0], widths[0], 3, padding=1, bias=False)]
     for group in range(3):
         for index in range((network.depth - 4) // 6):
-            before = widths[group] if index == 0 else widths[group + 1]
+            in_channels = widths[group] if index == 0 else widths[group + 1]
             stride = 2 if group > 0 and index == 0 else 1
-            layers.append(Block(before, widths[group + 1], stride, activate_first=group == 0 and index == 0))
-    tail = [norm(widths[3]), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
+            layers.append(WideResNetBlock(in_channels, widths[group + 1], stride, activate_first=group == 0 and index == 0))
+    tail = [make_norm(widths[3]), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
     model = Classifier(nn.Sequential(*layers, *tail), widths[3], outputs)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, a=SLOPE, mode="fan_out")
+            nn.init.kaiming_normal_(module.weight, a=LEAKY_RELU_SLOPE, mode="fan_out")
     nn.init.xavier_normal_(model.head.weight)
     nn.init.zeros_(model.head.bias)
     return model

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from l2i.errors import InputError
-from l2i.registry import load, unknown
+from l2i.registry import load_registered, make_unknown_error
 
 if TYPE_CHECKING:
     from l2i.config import Run
-    from l2i.recipes.cells import Table
+    from l2i.recipes.table import Table
 
 TABLES: dict[str, str] = {
     "digits": "l2i.recipes.digits:TABLE",
@@ -26,31 +26,31 @@ TABLES: dict[str, str] = {
 }
 
 
-def table(name: str) -> Table:
+def get_table(name: str) -> Table:
     """A table by name."""
-    whole, _, cell = name.partition("/")
-    if cell and whole in TABLES:
-        raise InputError(f"'{name}' is a cell of a table: l2i compare {whole} --cells {cell}")
-    found: Table = load("table", TABLES, name)
-    return found
+    table_name, _, cell = name.partition("/")
+    if cell and table_name in TABLES:
+        raise InputError(f"'{name}' is a cell of a table: l2i compare {table_name} --cells {cell}")
+    loaded: Table = load_registered("table", TABLES, name)
+    return loaded
 
 
-def names() -> list[str]:
+def list_recipes() -> list[str]:
     """Every cell there is."""
-    return [cell for name in TABLES for cell in table(name).cells]
+    return [cell for name in TABLES for cell in get_table(name).cells]
 
 
 def get(name: str) -> Run:
     """The run of a cell, to train as it is or to change with `l2i.replace`."""
-    return table_of(name).run(name)
+    return find_cell_table(name).get_run(name)
 
 
-def table_of(name: str) -> Table:
+def find_cell_table(name: str) -> Table:
     """The table that a cell is in."""
-    for found in map(table, TABLES):
-        if name in found.cells:
-            return found
+    for candidate in map(get_table, TABLES):
+        if name in candidate.cells:
+            return candidate
     if name in TABLES:
-        example = table(name).compared[-1]
+        example = get_table(name).default_cells[-1]
         raise InputError(f"'{name}' is a table: train one of its cells, such as {example}, or 'l2i compare {name}'")
-    raise unknown("recipe", name, names())
+    raise make_unknown_error("recipe", name, list_recipes())

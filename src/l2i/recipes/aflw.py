@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from l2i.methods import METHODS
-from l2i.recipes.cells import Cell, Table, control, imputing, named, outer_step
-from l2i.registry import load
+from l2i.recipes.table import Cell, Table, make_control_cell, make_l2i_cells, make_l2i_config, name_cells
+from l2i.registry import load_registered
 
 if TYPE_CHECKING:
     from l2i.config import Run
 
-RATE = 0.03
-LABELS = (91, 182, 455)
+LEARNING_RATE = 0.03
+LABEL_COUNTS = (91, 182, 455)
 SOURCES = {
     "data.weak.shift": "released code: up to 4 pixels, reflected at the edges",
     "batch.labeled": "released code",
@@ -23,51 +23,51 @@ SOURCES = {
     "l2i.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L; for K > 1 ours",
     "l2i.eta_schedule": "released code: the rate as it is at the step",
     "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",
-    "final": "early stopping on the validation set, as the paper says; the released code also prints the mean of 20",
+    "report": "early stopping on the validation set, as the paper says; the released code also prints the mean of 20",
 }
 
 
-def cells() -> list[Cell]:
+def build_cells() -> list[Cell]:
     """The table with the control (ours), then its ablations: exact, L, and K inner steps (ours)."""
-    found = [Cell("supervised", labels) for labels in LABELS]
+    cell_list = [Cell("supervised", labels) for labels in LABEL_COUNTS]
     for method in ("pseudo-label", "mean-teacher"):
-        for labels in LABELS:
-            found += [Cell(method, labels), *imputing(method, labels), control(method, labels)]
-    for labels in LABELS:
-        found += imputing("mean-teacher", labels, ablations=("exact", "learnable"))[2:]
-    more = imputing("mean-teacher", 91, ablations=("k1", "k2", "k3"))[2:]
+        for labels in LABEL_COUNTS:
+            cell_list += [Cell(method, labels), *make_l2i_cells(method, labels), make_control_cell(method, labels)]
+    for labels in LABEL_COUNTS:
+        cell_list += make_l2i_cells("mean-teacher", labels, ablations=("exact", "learnable"))[2:]
+    inner_step_cells = make_l2i_cells("mean-teacher", 91, ablations=("k1", "k2", "k3"))[2:]
     # the paper's rule with K = 1 is its exact cell above
-    return found + [cell for cell in more if (cell.update, cell.ablation) != ("paper", "k1")]
+    return cell_list + [cell for cell in inner_step_cells if (cell.update, cell.ablation) != ("paper", "k1")]
 
 
-def make(name: str, cell: Cell) -> Run:
+def make_run(name: str, cell: Cell) -> Run:
     """The paper's protocol for a cell."""
     from l2i.config import Data, Optim, Run
-    from l2i.data.augment import Augment
-    from l2i.data.loader import Batches
-    from l2i.models.base import Network
+    from l2i.data.transforms.image import Augment
+    from l2i.models.base import ModelConfig
+    from l2i.training.loader import BatchSizes
 
     settings: dict[str, Any] = {} if cell.method == "supervised" else {"weight": 3.0, "rampup": 9000 / 22500}
-    eta = (1 if cell.ablation == "learnable" else 10) * RATE
-    shifted = Augment(shift=4, padding="reflect")
+    eta = (1 if cell.ablation == "learnable" else 10) * LEARNING_RATE
+    shift_augment = Augment(shift=4, padding="reflect")
     return Run(
         name=name,
         steps=22_500,
         eval_every=250,
         save_every=500,
-        final="best",
-        probe=0 if cell.update == "off" else 500,
-        data=Data(name="landmarks", num_labeled=cell.labels, num_validation=0.1, weak=shifted, strong=shifted),
-        batch=Batches(labeled=128, unlabeled=128, holdout=128),
-        model=Network(name="tcdcn"),
-        method=load("method", METHODS, cell.method)(**settings),
-        l2i=outer_step(cell, eta, eta_schedule="rate"),
+        report="best",
+        probe_samples=0 if cell.update == "off" else 500,
+        data=Data(name="landmarks", num_labeled=cell.num_labeled, num_validation=0.1, weak=shift_augment, strong=shift_augment),
+        batch=BatchSizes(labeled=128, unlabeled=128, holdout=128),
+        model=ModelConfig(name="tcdcn"),
+        method=load_registered("method", METHODS, cell.method)(**settings),
+        l2i=make_l2i_config(cell, eta, eta_schedule="rate"),
         optim=Optim(
             name="sgd",
-            lr=RATE,
+            lr=LEARNING_RATE,
             momentum=0.9,
             weight_decay=0.0005,
-            decay="l2",
+            weight_decay_mode="l2",
             schedule="step",
             milestones=(15_000 / 22_500,),
             ema_decay=0.999,
@@ -75,25 +75,25 @@ def make(name: str, cell: Cell) -> Run:
     )
 
 
-def mean_face(root: str | None) -> dict[str, float]:
+def compute_mean_face_error(root: str | None) -> dict[str, float]:
     """The error of predicting, for every test face, the mean of each landmark over all training faces."""
-    from l2i.data.split import DataSet
+    from l2i.data.samples import DataSet
     from l2i.tasks import Regression
-    from l2i.training.build import read_set
+    from l2i.training.setup import load_dataset
 
-    data = read_set("landmarks", root)
+    data = load_dataset("landmarks", root)
     assert isinstance(data, DataSet)
-    task = Regression.standardized(data.train.y.double(), points=True, eyes=data.eyes)
-    everywhere = task.encode(task.mean.expand(len(data.test.y), -1))
-    return {"aflw/mean-face": float(task.figure(everywhere, data.test.y.double()))}
+    task = Regression.from_targets(data.train.y.double(), points=True, eyes=data.eye_indices)
+    predictions = task.encode(task.mean.expand(len(data.test.y), -1))
+    return {"aflw/mean-face": float(task.metric(predictions, data.test.y.double()))}
 
 
 TABLE = Table(
     name="aflw",
-    cells={**named("aflw", cells()), "aflw/sl-all": Cell("supervised", 1.0)},
-    make=make,
-    compared=("aflw/sl-91", "aflw/mean-teacher-91", "aflw/mean-teacher-l2i-91"),
+    cells={**name_cells("aflw", build_cells()), "aflw/sl-all": Cell("supervised", 1.0)},
+    make_run=make_run,
+    default_cells=("aflw/sl-91", "aflw/mean-teacher-91", "aflw/mean-teacher-l2i-91"),
     seeds=3,
-    reference=mean_face,
+    compute_references=compute_mean_face_error,
     sources=SOURCES,
 )

@@ -1,38 +1,124 @@
-"""CIFAR-10 and CIFAR-100 with WideResNet-28-2 (section 5, Experiment 2, and its ablations)."""
+"""Table 2's cells on budgets of our own: what minutes of one GPU come to (docs/results.md).
+
+MERGED:
+CIFAR-10 and CIFAR-100 with WideResNet-28-2 (section 5, Experiment 2, and its ablations).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from l2i.methods import METHODS
-from l2i.recipes.budgets import BUDGETS
-from l2i.recipes.cells import Cell, Table, imputing, named, outer_step
-from l2i.registry import load
+from l2i.recipes.table import Cell, Table, make_l2i_cells, make_l2i_config, name_cells
+from l2i.registry import load_registered
 
 if TYPE_CHECKING:
     from l2i.config import Optim, Run
 
-STEPS = 2**20
-BATCH = 64
-MANY_UNLABELED = 7  # times the labelled batch, for FixMatch and UDA
+OUTER_BATCH_SIZE = 64  # unlabelled samples of FixMatch's outer step
 
+
+class Budget(NamedTuple):
+    """Fewer steps for runs of the paper's protocol; data, network, views and what is evaluated stay."""
+
+    shorten: Callable[[Run], Run]
+    unlabeled_ratio: int
+    """Unlabelled samples a labelled one, for FixMatch."""
+    sources: dict[str, str]
+
+
+def apply_fast_budget(run: Run) -> Run:
+    """FixMatch in ten minutes of one H200, with FixMatch's own optimizer at twice its rate."""
+    from l2i.config import replace
+
+    outer_settings = {"outer_batch_size": OUTER_BATCH_SIZE, "every": 8}
+    return replace(run, steps=66_560, eval_every=2048, save_every=4096, l2i=outer_settings, optim=make_linear_sgd(run))
+
+
+def apply_short_budget(run: Run) -> Run:
+    """Every method within half an hour of one H200: a 128th of the paper's steps, and what depends on them scaled."""
+    from l2i.config import replace
+
+    if run.method.name == "fixmatch":
+        outer_settings = {} if run.l2i.update == "off" else {"outer_batch_size": OUTER_BATCH_SIZE}
+        run = replace(run, optim=make_linear_sgd(run), l2i=outer_settings)
+    return replace(run, steps=8192, probe_samples=1000, optim={"ema_bn": "recompute"})
+
+
+def make_linear_sgd(run: Run) -> Optim:
+    """SGD as in FixMatch's code, at twice its rate, which falls linearly to 0."""
+    from l2i.config import Optim
+
+    return Optim(
+        name="sgd",
+        lr=0.06,
+        nesterov=True,
+        weight_decay=0.0005 if run.data.name == "cifar10" else run.optim.weight_decay,
+        weight_decay_mode="l2",
+        schedule="linear",
+        warmup=0.02,
+        ema_decay=0.999,
+    )
+
+
+BUDGETS = {
+    "fast": Budget(
+        apply_fast_budget,
+        7,
+        {
+            "steps": "ours: ten minutes of one H200; the paper has 1,048,576",
+            "eval_every": "ours",
+            "optim.name": "FixMatch's code; the paper has Adam here",
+            "optim.lr": "ours: twice FixMatch's, for a sixteenth of its steps; docs/results.md",
+            "optim.schedule": "ours",
+            "optim.warmup": "ours",
+            "optim.weight_decay": "FixMatch's code",
+            "optim.weight_decay_mode": "FixMatch's code",
+            "optim.nesterov": "FixMatch's code",
+            "l2i.outer_batch_size": "ours, for speed",
+            "l2i.every": "ours, for speed",
+        },
+    ),
+    "short": Budget(
+        apply_short_budget,
+        2,
+        {
+            "steps": "ours: a 128th of the paper's 1,048,576",
+            "probe_samples": "ours",
+            "optim.name": "the paper's; FixMatch's code for FixMatch, where the paper has Adam for CIFAR-10",
+            "optim.lr": "the paper's; for FixMatch ours, twice its own",
+            "optim.schedule": "the paper's; for FixMatch ours",
+            "optim.warmup": "ours, for FixMatch",
+            "optim.weight_decay": "the paper's; FixMatch's code for FixMatch on CIFAR-10",
+            "optim.ema_bn": "ours: at a high rate the model's do not fit its average; docs/results.md",
+            "batch.unlabeled": "as many as labelled; FixMatch twice as many, for speed: its paper has 7 times as many",
+            "l2i.outer_batch_size": "ours, for speed",
+            "l2i.eta": "released code: 50·lr on sums over batch and classes, lr being the paper's, also for FixMatch",
+        },
+    ),
+}
+
+
+STEPS = 2**20
+BATCH_SIZE = 64
+UNLABELED_RATIO = 7  # times the labelled batch, for FixMatch and UDA
 
 Ablations = Mapping[tuple[str, int], tuple[str, ...]]  # (method, labels) -> their names
 
 
-class Set(NamedTuple):
+class CifarSpec(NamedTuple):
     """One of the two sets."""
 
     name: str
-    classes: int
-    labels: tuple[int, ...]
-    rate: float
+    num_classes: int
+    label_counts: tuple[int, ...]
+    lr: float
 
 
-TEN = Set("cifar10", 10, (250, 500, 1000), 0.002)
-HUNDRED = Set("cifar100", 100, (500, 1000, 2000), 0.03)
+CIFAR10_SPEC = CifarSpec("cifar10", 10, (250, 500, 1000), 0.002)
+CIFAR100_SPEC = CifarSpec("cifar100", 100, (500, 1000, 2000), 0.03)
 
 # λ and its ramp where the paper follows MixMatch's code; its own figures are in the appendix
 METHOD_SETTINGS: dict[str, dict[str, Any]] = {
@@ -63,16 +149,16 @@ SOURCES = {
     "method.annealing": "UDA's paper, as its threshold 0.8 and temperature 0.4 are",
     "optim.nesterov": "the paper names none here; FixMatch's code has it",
     "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",
-    "optim.decay": "MixMatch's code: θ ← (1 − wd)θ with Adam; FixMatch's: L2 with SGD",
+    "optim.weight_decay_mode": "MixMatch's code: θ ← (1 − wd)θ with Adam; FixMatch's: L2 with SGD",
     "l2i.eta": "the paper gives none; released code: 50·lr (O) and 100·lr (L) on sums over batch and classes",
 }
 
 
-def on_budgets(which: Set) -> list[Cell]:
+def make_budget_cells(spec: CifarSpec) -> list[Cell]:
     """Cells of the fewest labels on budgets of our own."""
-    fixmatch = Cell("fixmatch", which.labels[0], budget="short")
+    fixmatch = Cell("fixmatch", spec.label_counts[0], budget="short")
     pair = [fixmatch, fixmatch._replace(update="normalized")]
-    if which is HUNDRED:
+    if spec is CIFAR100_SPEC:
         return pair
     teacher, mixmatch = (fixmatch._replace(method=method) for method in ("mean-teacher", "mixmatch"))
     return [
@@ -88,84 +174,84 @@ def on_budgets(which: Set) -> list[Cell]:
     ]
 
 
-def cells(which: Set, ablations: Ablations) -> list[Cell]:
+def build_cells(spec: CifarSpec, ablations: Ablations) -> list[Cell]:
     """Every method at every number of labels, with L2I under both rules and the ablations; SL and UDA are ours."""
-    found: list[Cell] = []
+    cell_list: list[Cell] = []
     for method in METHOD_SETTINGS:
-        for labels in which.labels:
-            found.append(Cell(method, labels))
+        for labels in spec.label_counts:
+            cell_list.append(Cell(method, labels))
             if method in ("mean-teacher", "mixmatch", "fixmatch", "uda"):
-                found += imputing(method, labels, ablations=ablations.get((method, labels), ()))
-    return found + on_budgets(which)
+                cell_list += make_l2i_cells(method, labels, ablations=ablations.get((method, labels), ()))
+    return cell_list + make_budget_cells(spec)
 
 
-def make(which: Set, name: str, cell: Cell) -> Run:
+def make_run(spec: CifarSpec, name: str, cell: Cell) -> Run:
     """The paper's protocol for a cell."""
     from l2i.config import Data, Run
-    from l2i.data.augment import Augment
-    from l2i.data.loader import Batches
-    from l2i.models.base import Network
+    from l2i.data.transforms.image import Augment
+    from l2i.models.base import ModelConfig
+    from l2i.training.loader import BatchSizes
 
     budget = BUDGETS.get(cell.budget)
-    many = 1 if cell.method not in ("fixmatch", "uda") else MANY_UNLABELED if budget is None else budget.many
-    outer = many if budget is None else 1  # on a budget of ours the outer step has no more than 64
+    unlabeled_ratio = 1 if cell.method not in ("fixmatch", "uda") else UNLABELED_RATIO if budget is None else budget.unlabeled_ratio
+    outer_ratio = unlabeled_ratio if budget is None else 1  # on a budget of ours the outer step has no more than 64
     weak = Augment(shift=4, padding="reflect", flip=True)
     strong = Augment(shift=4, padding="reflect", flip=True, randaugment=2, cutout=16, fill=127)
     # the released code's step on a sum over batch and classes, written for our means
-    eta = (100 if cell.ablation == "learnable" else 50) * which.rate * outer * BATCH * which.classes
-    held = int(cell.ablation.removeprefix("holdout")) if cell.ablation.startswith("holdout") else BATCH
+    eta = (100 if cell.ablation == "learnable" else 50) * spec.lr * outer_ratio * BATCH_SIZE * spec.num_classes
+    holdout_size = int(cell.ablation.removeprefix("holdout")) if cell.ablation.startswith("holdout") else BATCH_SIZE
     run = Run(
         name=name,
         steps=STEPS,
         eval_every=1024,
         save_every=1024,
-        data=Data(name=which.name, num_labeled=cell.labels, num_validation=5000, weak=weak, strong=strong),
-        batch=Batches(labeled=BATCH, unlabeled=many * BATCH, holdout=held),
-        model=Network(name="wide-resnet", depth=28, width=2),
-        method=load("method", METHODS, cell.method)(**METHOD_SETTINGS[cell.method]),
-        l2i=outer_step(cell, eta),
-        optim=optim_of(which),
+        data=Data(name=spec.name, num_labeled=cell.num_labeled, num_validation=5000, weak=weak, strong=strong),
+        batch=BatchSizes(labeled=BATCH_SIZE, unlabeled=unlabeled_ratio * BATCH_SIZE, holdout=holdout_size),
+        model=ModelConfig(name="wide-resnet", depth=28, width=2),
+        method=load_registered("method", METHODS, cell.method)(**METHOD_SETTINGS[cell.method]),
+        l2i=make_l2i_config(cell, eta),
+        optim=make_optim(spec),
     )
     return run if budget is None else budget.shorten(run)
 
 
-def optim_of(which: Set) -> Optim:
+def make_optim(spec: CifarSpec) -> Optim:
     """Adam at a constant rate for CIFAR-10; SGD with FixMatch's cosine for CIFAR-100."""
     from l2i.config import Optim
 
-    if which is TEN:
-        return Optim(name="adam", lr=TEN.rate, weight_decay=0.0004, ema_decay=0.999)
+    if spec is CIFAR10_SPEC:
+        return Optim(name="adam", lr=CIFAR10_SPEC.lr, weight_decay=0.0004, ema_decay=0.999)
     return Optim(
-        name="sgd", lr=which.rate, momentum=0.9, weight_decay=0.001, decay="l2", schedule="cosine", ema_decay=0.999
+        name="sgd", lr=spec.lr, momentum=0.9, weight_decay=0.001, weight_decay_mode="l2", schedule="cosine", ema_decay=0.999
     )
 
 
-def table(which: Set, ablations: Ablations) -> Table:
+def build_table(spec: CifarSpec, ablations: Ablations) -> Table:
     """One of the two tables; by default its first mean-teacher cells are compared."""
-    first = which.labels[0]
+    fewest_labels = spec.label_counts[0]
     return Table(
-        name=which.name,
-        cells=named(which.name, cells(which, ablations)),
-        make=partial(make, which),
-        compared=(f"{which.name}/mean-teacher-{first}", f"{which.name}/mean-teacher-l2i-{first}"),
+        name=spec.name,
+        cells=name_cells(spec.name, build_cells(spec, ablations)),
+        make_run=partial(make_run, spec),
+        default_cells=(f"{spec.name}/mean-teacher-{fewest_labels}", f"{spec.name}/mean-teacher-l2i-{fewest_labels}"),
         seeds=3,
         sources=SOURCES,
-        own_sources={name: budget.sources for name, budget in BUDGETS.items()},
+        budget_sources={name: budget.sources for name, budget in BUDGETS.items()},
     )
 
 
-CIFAR10 = table(
-    TEN,
+CIFAR10 = build_table(
+    CIFAR10_SPEC,
     {
-        **{("mean-teacher", labels): ("exact",) for labels in TEN.labels},
-        **{("fixmatch", labels): ("learnable",) for labels in TEN.labels},
+        **{("mean-teacher", labels): ("exact",) for labels in CIFAR10_SPEC.label_counts},
+        **{("fixmatch", labels): ("learnable",) for labels in CIFAR10_SPEC.label_counts},
     },
 )
-CIFAR100 = table(
-    HUNDRED,
+CIFAR100 = build_table(
+    CIFAR100_SPEC,
     {
-        **{("mean-teacher", labels): ("exact",) for labels in HUNDRED.labels},
-        **{("fixmatch", labels): ("learnable", "separate") for labels in HUNDRED.labels},
+        **{("mean-teacher", labels): ("exact",) for labels in CIFAR100_SPEC.label_counts},
+        **{("fixmatch", labels): ("learnable", "separate") for labels in CIFAR100_SPEC.label_counts},
         ("fixmatch", 500): ("learnable", "separate", "holdout32", "holdout128"),
     },
 )

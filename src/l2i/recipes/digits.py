@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from l2i.methods import METHODS
-from l2i.recipes.cells import Cell, Table, control, imputing, named, outer_step
-from l2i.registry import load
+from l2i.recipes.table import Cell, Table, make_control_cell, make_l2i_cells, make_l2i_config, name_cells
+from l2i.registry import load_registered
 
 if TYPE_CHECKING:
     from l2i.config import Run
 
-LABELS = 40
-RATE = 0.002
-SETTINGS: dict[str, dict[str, Any]] = {  # for a run of 1,500 steps
+NUM_LABELED = 40
+LEARNING_RATE = 0.002
+METHOD_SETTINGS: dict[str, dict[str, Any]] = {  # for a run of 1,500 steps
     "pi-model": {"weight": 10.0, "rampup": 1 / 3},
     "mean-teacher": {"weight": 10.0, "rampup": 1 / 3},
     "mixmatch": {"weight": 10.0, "rampup": 1 / 3},
@@ -21,21 +21,21 @@ SETTINGS: dict[str, dict[str, Any]] = {  # for a run of 1,500 steps
 }
 
 
-def cells() -> list[Cell]:
+def build_cells() -> list[Cell]:
     """Every method, and with L2I all those that impute."""
-    found = [Cell("supervised", LABELS)]
+    cell_list = [Cell("supervised", NUM_LABELED)]
     for method in METHODS:
         if method != "supervised":
-            found += [Cell(method, LABELS), *imputing(method, LABELS), control(method, LABELS)]
-    return found
+            cell_list += [Cell(method, NUM_LABELED), *make_l2i_cells(method, NUM_LABELED), make_control_cell(method, NUM_LABELED)]
+    return cell_list
 
 
-def make(name: str, cell: Cell) -> Run:
+def make_run(name: str, cell: Cell) -> Run:
     """The run of a cell."""
     from l2i.config import Data, Optim, Run
-    from l2i.data.augment import Augment
-    from l2i.data.loader import Batches
-    from l2i.models.base import Network
+    from l2i.data.transforms.image import Augment
+    from l2i.models.base import ModelConfig
+    from l2i.training.loader import BatchSizes
 
     return Run(
         name=name,
@@ -44,21 +44,21 @@ def make(name: str, cell: Cell) -> Run:
         eval_every=100,
         save_every=500,
         data=Data(
-            num_labeled=LABELS, num_validation=100, weak=Augment(shift=1), strong=Augment(shift=1, noise=0.2, cutout=3)
+            num_labeled=NUM_LABELED, num_validation=100, weak=Augment(shift=1), strong=Augment(shift=1, noise=0.2, cutout=3)
         ),
-        batch=Batches(labeled=40, unlabeled=64, holdout=40),
-        model=Network(name="mlp", width=128, depth=2),
-        method=load("method", METHODS, cell.method)(**SETTINGS.get(cell.method, {})),
+        batch=BatchSizes(labeled=40, unlabeled=64, holdout=40),
+        model=ModelConfig(name="mlp", width=128, depth=2),
+        method=load_registered("method", METHODS, cell.method)(**METHOD_SETTINGS.get(cell.method, {})),
         # the released code's step, 50·lr on a sum over batch and classes, in our means
-        l2i=outer_step(cell, eta=50 * RATE * 64 * 10),
-        optim=Optim(name="adam", lr=RATE, weight_decay=0.00004, ema_decay=0.99),
+        l2i=make_l2i_config(cell, eta=50 * LEARNING_RATE * 64 * 10),
+        optim=Optim(name="adam", lr=LEARNING_RATE, weight_decay=0.00004, ema_decay=0.99),
     )
 
 
 TABLE = Table(
     name="digits",
-    cells={"digits": Cell("fixmatch", LABELS, "normalized"), **named("digits", cells())},
-    make=make,
-    compared=(f"digits/sl-{LABELS}", f"digits/fixmatch-{LABELS}", f"digits/fixmatch-l2i-{LABELS}"),
+    cells={"digits": Cell("fixmatch", NUM_LABELED, "normalized"), **name_cells("digits", build_cells())},
+    make_run=make_run,
+    default_cells=(f"digits/sl-{NUM_LABELED}", f"digits/fixmatch-{NUM_LABELED}", f"digits/fixmatch-l2i-{NUM_LABELED}"),
     seeds=5,
 )

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from l2i.methods import METHODS
-from l2i.recipes.cells import MARKS, Cell, Table, imputing, outer_step
-from l2i.registry import load
+from l2i.recipes.table import UPDATE_SUFFIXES, Cell, Table, make_l2i_cells, make_l2i_config
+from l2i.registry import load_registered
 
 if TYPE_CHECKING:
     from l2i.config import Run
 
-RATE = 0.1
+LEARNING_RATE = 0.1
 EPOCHS = 120
-CLASSES = 1000
-SHARE = 0.05  # of each class is labelled
-IMAGES = 1_281_167  # training images
-BATCH = 256
-UNLABELED = {"mixmatch": 256, "fixmatch": 768}
-SETTINGS: dict[str, dict[str, Any]] = {
+NUM_CLASSES = 1000
+LABELED_FRACTION = 0.05  # of each class is labelled
+NUM_TRAIN_IMAGES = 1_281_167  # training images
+BATCH_SIZE = 256
+UNLABELED_BATCH_SIZES = {"mixmatch": 256, "fixmatch": 768}
+METHOD_SETTINGS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "mixmatch": {"weight": 100.0, "rampup": 0.4, "temperature": 0.5, "alpha": 0.75},
     "fixmatch": {"weight": 10.0, "threshold": 0.95, "one_forward": True},
@@ -40,40 +40,40 @@ SOURCES = {
 }
 
 
-def steps(cell: Cell) -> int:
+def compute_num_steps(cell: Cell) -> int:
     """120 epochs."""
-    labeled = round(cell.labels * IMAGES)
-    seen, batch = (labeled, BATCH) if cell.method == "supervised" else (IMAGES - labeled, UNLABELED[cell.method])
-    return EPOCHS * -(-seen // batch)
+    num_labeled = round(cell.num_labeled * NUM_TRAIN_IMAGES)
+    num_samples, batch_size = (num_labeled, BATCH_SIZE) if cell.method == "supervised" else (NUM_TRAIN_IMAGES - num_labeled, UNLABELED_BATCH_SIZES[cell.method])
+    return EPOCHS * -(-num_samples // batch_size)
 
 
-def make(name: str, cell: Cell) -> Run:
+def make_run(name: str, cell: Cell) -> Run:
     """The paper's protocol for a cell."""
     from l2i.config import Data, Optim, Run
-    from l2i.data.augment import Augment
-    from l2i.data.loader import Batches
-    from l2i.models.base import Network
+    from l2i.data.transforms.image import Augment
+    from l2i.models.base import ModelConfig
+    from l2i.training.loader import BatchSizes
 
-    unlabeled = UNLABELED.get(cell.method, BATCH)
+    unlabeled = UNLABELED_BATCH_SIZES.get(cell.method, BATCH_SIZE)
     weak = Augment(crop=64, flip=True)
     strong = Augment(crop=64, flip=True, randaugment=2, cutout=32, fill=127)
     return Run(
         name=name,
-        steps=steps(cell),
+        steps=compute_num_steps(cell),
         eval_every=5000,
         save_every=1000,
-        data=Data(name="imagenet", num_labeled=cell.labels, num_validation=0, weak=weak, strong=strong, workers=8),
-        batch=Batches(labeled=BATCH, unlabeled=unlabeled, holdout=BATCH),
-        model=Network(name="resnet", depth=26, width=1),
-        method=load("method", METHODS, cell.method)(**SETTINGS[cell.method]),
-        l2i=outer_step(cell, eta=50 * RATE * unlabeled * CLASSES),
+        data=Data(name="imagenet", num_labeled=cell.num_labeled, num_validation=0, weak=weak, strong=strong, workers=8),
+        batch=BatchSizes(labeled=BATCH_SIZE, unlabeled=unlabeled, holdout=BATCH_SIZE),
+        model=ModelConfig(name="resnet", depth=26, width=1),
+        method=load_registered("method", METHODS, cell.method)(**METHOD_SETTINGS[cell.method]),
+        l2i=make_l2i_config(cell, eta=50 * LEARNING_RATE * unlabeled * NUM_CLASSES),
         optim=Optim(
             name="sgd",
-            lr=RATE,
+            lr=LEARNING_RATE,
             momentum=0.9,
             nesterov=True,
             weight_decay=0.0001,
-            decay="l2",
+            weight_decay_mode="l2",
             schedule="step",
             milestones=(30 / 120, 60 / 120, 90 / 120),
             ema_decay=0.999,
@@ -82,19 +82,19 @@ def make(name: str, cell: Cell) -> Run:
 
 
 CELLS = (
-    Cell("supervised", SHARE),
-    Cell("mixmatch", SHARE),
-    Cell("fixmatch", SHARE),
-    *imputing("fixmatch", SHARE),
+    Cell("supervised", LABELED_FRACTION),
+    Cell("mixmatch", LABELED_FRACTION),
+    Cell("fixmatch", LABELED_FRACTION),
+    *make_l2i_cells("fixmatch", LABELED_FRACTION),
 )
 TABLE = Table(
     name="imagenet",
     cells={
-        **{f"imagenet/{cell.short}{MARKS[cell.update]}": cell for cell in CELLS},
+        **{f"imagenet/{cell.method_slug}{UPDATE_SUFFIXES[cell.update]}": cell for cell in CELLS},
         "imagenet/sl-all": Cell("supervised", 1.0),
     },
-    make=make,
-    compared=("imagenet/sl", "imagenet/fixmatch", "imagenet/fixmatch-l2i"),
+    make_run=make_run,
+    default_cells=("imagenet/sl", "imagenet/fixmatch", "imagenet/fixmatch-l2i"),
     seeds=1,
     sources=SOURCES,
 )

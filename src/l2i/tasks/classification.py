@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from l2i.batch import Imputed
-from l2i.bilevel.labels import log_labels, softmax_labels
-from l2i.data.frames import Frame
+from l2i.bilevel.labels import labels_to_logits, logits_to_labels
+from l2i.bilevel.problem import Imputed
+from l2i.data.transforms.geometry import AffineMap
 from l2i.tasks.base import Task
 
-MANY = 10  # classes, above which the top-5 error says something
+MAX_CLASSES_WITHOUT_TOP5 = 10  # classes, above which the top-5 error says something
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,39 +23,39 @@ class Classification(Task):
     """One class a sample; y holds class numbers, z a distribution."""
 
     kind: ClassVar[str] = "classification"
-    figure_name: ClassVar[str] = "error (%)"
-    meaning: ClassVar[str] = "share of samples given a wrong class"
+    metric_name: ClassVar[str] = "error (%)"
+    metric_description: ClassVar[str] = "share of samples given a wrong class"
 
     @property
-    def guess(self) -> float:
-        return math.log(self.outputs)
+    def chance_loss(self) -> float:
+        return math.log(self.num_outputs)
 
-    def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
+    def sample_losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(outputs, target, reduction="none")
 
-    def label(self, outputs: Tensor) -> Tensor:
-        return softmax_labels(outputs)
+    def to_label(self, outputs: Tensor) -> Tensor:
+        return logits_to_labels(outputs)
 
-    def logits(self, z: Tensor) -> Tensor:
-        return log_labels(z)
+    def to_logits(self, z: Tensor) -> Tensor:
+        return labels_to_logits(z)
 
-    def commit(self, z: Tensor, threshold: float) -> Imputed:
-        confidence, choice = z.detach().max(dim=1)
-        hard = F.one_hot(choice, self.outputs).to(z.dtype)
-        return Imputed(hard, (confidence >= threshold).to(z.dtype))
+    def harden(self, z: Tensor, threshold: float) -> Imputed:
+        confidence, predicted_class = z.detach().max(dim=1)
+        hard_label = F.one_hot(predicted_class, self.num_outputs).to(z.dtype)
+        return Imputed(hard_label, (confidence >= threshold).to(z.dtype))
 
-    def target(self, y: Tensor) -> Tensor:
-        return F.one_hot(y, self.outputs).to(torch.get_default_dtype())
+    def to_target(self, y: Tensor) -> Tensor:
+        return F.one_hot(y, self.num_outputs).to(torch.get_default_dtype())
 
     def encode(self, y: Tensor) -> Tensor:
         return y
 
-    def move(self, z: Tensor, frame: Frame | None) -> Tensor:
+    def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:
         return z
 
-    def figures(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
-        found = {self.figure_name: 100 * (outputs.argmax(dim=1) != y).double().mean()}
-        if self.outputs > MANY:
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
+        metric_values = {self.metric_name: 100 * (outputs.argmax(dim=1) != y).double().mean()}
+        if self.num_outputs > MAX_CLASSES_WITHOUT_TOP5:
             missed = (outputs.topk(5, dim=1).indices != y.unsqueeze(1)).all(dim=1)
-            found["top-5 error (%)"] = 100 * missed.double().mean()
-        return found
+            metric_values["top-5 error (%)"] = 100 * missed.double().mean()
+        return metric_values

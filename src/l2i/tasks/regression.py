@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from l2i.batch import Imputed
-from l2i.data.frames import Frame
+from l2i.bilevel.problem import Imputed
+from l2i.data.transforms.geometry import AffineMap
 from l2i.errors import InputError
 from l2i.tasks.base import Task
 
-FAILURE = 10.0  # per cent of the distance between the eyes, above which a face counts as failed
+FAILURE_THRESHOLD = 10.0  # per cent of the distance between the eyes, above which a face counts as failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,33 +30,33 @@ class Regression(Task):
     """Which points are the eyes, where errors are measured in their distance."""
 
     @property
-    def guess(self) -> float:
+    def chance_loss(self) -> float:
         return 1.0  # the mean, in spreads
 
     @staticmethod
-    def standardized(y: Tensor, *, points: bool = False, eyes: tuple[int, int] | None = None) -> Regression:
+    def from_targets(y: Tensor, *, points: bool = False, eyes: tuple[int, int] | None = None) -> Regression:
         """The task for labels `y` [N, D], with their mean and spread; a constant coordinate keeps its units."""
         if y.ndim != 2 or (points and y.shape[1] % 2):
             raise InputError(
                 f"regression targets of shape {list(y.shape)} do not fit; use [N, D], with D even for points x, y, …"
             )
         std = y.std(dim=0, correction=0)
-        spread = torch.where(std > 0, std, torch.ones_like(std))
-        return Regression(outputs=y.shape[1], mean=y.mean(dim=0), std=spread, points=points, eyes=eyes)
+        safe_std = torch.where(std > 0, std, torch.ones_like(std))
+        return Regression(num_outputs=y.shape[1], mean=y.mean(dim=0), std=safe_std, points=points, eyes=eyes)
 
-    def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
+    def sample_losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return (outputs - target).square().mean(dim=1)
 
-    def label(self, outputs: Tensor) -> Tensor:
+    def to_label(self, outputs: Tensor) -> Tensor:
         return outputs
 
-    def logits(self, z: Tensor) -> Tensor:
+    def to_logits(self, z: Tensor) -> Tensor:
         return z
 
-    def commit(self, z: Tensor, threshold: float) -> Imputed:
-        return Imputed.whole(z)
+    def harden(self, z: Tensor, threshold: float) -> Imputed:
+        return Imputed.unmasked(z)
 
-    def target(self, y: Tensor) -> Tensor:
+    def to_target(self, y: Tensor) -> Tensor:
         return y
 
     def encode(self, y: Tensor) -> Tensor:
@@ -66,37 +66,37 @@ class Regression(Task):
         """Standardised targets back in the data set's units."""
         return outputs * self.std + self.mean
 
-    def move(self, z: Tensor, frame: Frame | None) -> Tensor:
-        return z if frame is None or not self.points else self.encode(frame.apply(self.decode(z)))
+    def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:
+        return z if affine_map is None or not self.points else self.encode(affine_map.apply(self.decode(z)))
 
     @property
-    def in_spreads(self) -> bool:
+    def uses_std_units(self) -> bool:
         """Whether the error is measured in spreads: several targets that are no points need not have one unit."""
-        return self.outputs > 1 and not self.points
+        return self.num_outputs > 1 and not self.points
 
     @property
-    def figure_name(self) -> str:
+    def metric_name(self) -> str:
         return "RMSE" if self.eyes is None else "error (%)"
 
     @property
-    def meaning(self) -> str:
+    def metric_description(self) -> str:
         if self.eyes is None:
-            unit = "the targets' spreads among the labelled samples" if self.in_spreads else "the targets' units"
+            unit = "the targets' spreads among the labelled samples" if self.uses_std_units else "the targets' units"
             return f"root of the mean squared error, in {unit}"
         return "mean distance of landmarks from the truth, as a share of the distance between the eyes"
 
-    def figures(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         predicted = self.decode(outputs)
         if self.eyes is None:
-            unit = self.std.double() if self.in_spreads else 1.0
-            return {self.figure_name: ((predicted - y).double() / unit).square().mean().sqrt()}
-        errors = 100 * self.landmark_errors(predicted, y)
-        return {self.figure_name: errors.mean(), "failure rate (%)": 100 * (errors > FAILURE).double().mean()}
+            unit = self.std.double() if self.uses_std_units else 1.0
+            return {self.metric_name: ((predicted - y).double() / unit).square().mean().sqrt()}
+        errors = 100 * self.compute_landmark_errors(predicted, y)
+        return {self.metric_name: errors.mean(), "failure rate (%)": 100 * (errors > FAILURE_THRESHOLD).double().mean()}
 
-    def landmark_errors(self, predicted: Tensor, y: Tensor) -> Tensor:
+    def compute_landmark_errors(self, predicted: Tensor, y: Tensor) -> Tensor:
         """Each face's mean distance between landmarks and their truth, in distances between its eyes, [B]."""
         assert self.eyes is not None
-        ours, truth = (points.double().reshape(len(y), -1, 2) for points in (predicted, y))
-        between = (truth[:, self.eyes[0]] - truth[:, self.eyes[1]]).norm(dim=1)
-        errors: Tensor = (ours - truth).norm(dim=2).mean(dim=1) / between
+        predicted_points, true_points = (coords.double().reshape(len(y), -1, 2) for coords in (predicted, y))
+        eye_distance = (true_points[:, self.eyes[0]] - true_points[:, self.eyes[1]]).norm(dim=1)
+        errors: Tensor = (predicted_points - true_points).norm(dim=2).mean(dim=1) / eye_distance
         return errors

@@ -9,9 +9,9 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from l2i.launched import started
+from l2i.torchrun import world_size
 
-AGAIN = 5.0  # seconds, within which processes that share a run take a second signal for the first
+REPEAT_WINDOW = 5.0  # seconds, within which processes that share a run take a second signal for the first
 
 
 class StopRequest:
@@ -19,30 +19,30 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.at = 0.0
-        self.before: dict[int, Any] = {}
+        self.received_at = 0.0
+        self.previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self.remember)
+                self.previous_handlers[number] = signal.signal(number, self.handle_signal)
         return self
 
-    def remember(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None and time.monotonic() - self.at < AGAIN:
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and time.monotonic() - self.received_at < REPEAT_WINDOW:
             return
-        if self.received is None and started() > 1:  # torchrun sends on what a terminal has sent to all already
-            self.received, self.at = number, time.monotonic()
+        if self.received is None and world_size() > 1:  # torchrun sends on what a terminal has sent to all already
+            self.received, self.received_at = number, time.monotonic()
             return
-        again, self.received = self.received is not None, number
+        is_repeat, self.received = self.received is not None, number
         self.restore()
-        if again:
+        if is_repeat:
             os.kill(os.getpid(), number)
 
     def restore(self) -> None:
-        for number, handler in self.before.items():
+        for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
-        self.before = {}
+        self.previous_handlers = {}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

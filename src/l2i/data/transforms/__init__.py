@@ -1,0 +1,1 @@
+"""Views of samples: augmentation of images, tables and texts, drawn on the device."""

@@ -1,0 +1,1 @@
+"""Comparing, plotting, tuning and timing runs."""

@@ -1,0 +1,4 @@
+"""Sweeps on Optuna: trials of a recipe with other settings, shared by processes and machines, chosen on validation."""
+
+
+

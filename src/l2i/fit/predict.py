@@ -1,0 +1,49 @@
+"""Places to write to: those that no file or fit can have are refused, before anything is worked out for them.
+
+MERGED:
+Labels of new rows, by the model that a fit chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import softmax
+
+from l2i.fit.artifact import read_fit
+from l2i.fit.impute import make_label_columns, make_unique_name, round_targets
+from l2i.fit.modules import encode_inputs, load_network, predict_outputs
+from l2i.fit.options import FitOptions
+from l2i.fit.preprocess import ImagePreprocessor, load_preprocessor
+from l2i.fit.readers.source import read_new
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+def resolve_fit_dir(path: str, options: FitOptions) -> Path:
+    """Where the fit of a file or folder goes."""
+    return Path(options.out or f"runs/{Path(path).resolve().stem}")
+
+
+def predict_table(folder: str, path: str, notify: Callable[[str], object]) -> pd.DataFrame:
+    """The id and label of each new row; for classes also the probability of each."""
+    import pandas as pd
+
+    fitted, _ = read_fit(folder)
+    network, inputs = load_network(Path(folder), fitted), load_preprocessor(fitted.inputs)
+    new_rows = read_new(path, fitted.source, None if isinstance(inputs, ImagePreprocessor) else inputs, notify)
+    for note in new_rows.notes:
+        notify(note)
+    raw_outputs = predict_outputs(network, fitted, encode_inputs(fitted, new_rows.inputs, Path(folder))).astype(np.float64)
+    columns: dict[str, Any] = {"id": new_rows.ids}
+    if fitted.classes is None:
+        return pd.DataFrame(columns | make_label_columns(fitted, round_targets(raw_outputs, fitted.target_std), None, new_rows.sizes))
+    probability = softmax(raw_outputs / fitted.temperature, axis=1)
+    columns |= make_label_columns(fitted, probability.argmax(axis=1), None, None)
+    columns["confidence"] = probability.max(axis=1).round(6)
+    for i, name in enumerate(fitted.classes):
+        columns[make_unique_name(f"p({name})", columns)] = probability[:, i].round(6)
+    return pd.DataFrame(columns)

@@ -1,0 +1,1 @@
+"""Reading user data: tables, arrays, image folders and lists of images."""

@@ -1,0 +1,98 @@
+"""BatchNorm over the whole batch, where processes share it: the statistics are those that one process would find."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from l2i.bilevel.functional import KNOWN_BATCHNORM
+from l2i.distributed import ProcessGroup, current_group
+from l2i.kernels.batchnorm import NormAct
+
+
+class AllReduceSum(Function):
+    """The sum over the processes. It is linear and symmetric: its derivatives, in both modes, are itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: ProcessGroup) -> Tensor:
+        ctx.ranks = ranks
+        return ranks.all_reduce(x.clone())
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return AllReduceSum.apply(dy, ctx.ranks), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, x_dot: Tensor, _: None) -> Tensor:
+        return AllReduceSum.apply(x_dot, ctx.ranks)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class SyncBatchNormAct(_BatchNorm):
+    """A BatchNorm layer's parameters and statistics, used over all processes, and the leaky ReLU that followed it.
+
+    Unlike torch's SyncBatchNorm it can be differentiated in forward mode and runs on CPUs too. Where no processes share
+    what is done, it is an ordinary BatchNorm.
+    """
+
+    moves_where_tracked: ClassVar[bool] = True
+
+    def __init__(self, layer: _BatchNorm) -> None:
+        super().__init__(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+        self._parameters, self._buffers = layer._parameters, layer._buffers
+        self.slope = layer.slope if isinstance(layer, NormAct) else None
+        self.train(layer.training)
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.dim() < 2:
+            raise ValueError(f"BatchNorm takes a batch of samples, not a tensor of shape {list(x.shape)}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
+        if self.training:
+            y = self.normalize_batch(x, current_group())
+        else:
+            use_batch_stats = self.running_mean is None  # as torch has it: the statistics of the samples at hand
+            y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, use_batch_stats, 0.0, self.eps)
+        return y if self.slope is None else F.leaky_relu(y, self.slope)
+
+    def normalize_batch(self, x: Tensor, ranks: ProcessGroup) -> Tensor:
+        promoted = x.to(torch.promote_types(x.dtype, torch.float32))
+        var, mean = torch.var_mean(promoted, [0, *range(2, x.dim())], correction=0)
+        rank_mask = torch.zeros(ranks.size, 1, 1, device=x.device, dtype=promoted.dtype)
+        rank_mask[ranks.rank] = 1
+        means, variances = AllReduceSum.apply(rank_mask * torch.stack([mean, var]), ranks).unbind(1)  # type: ignore[no-untyped-call]
+        mean = means.mean(0)
+        var = variances.mean(0) + (means - mean).square().mean(0)
+        self.update_running_stats(mean.detach(), var.detach(), count=ranks.size * x.numel() // x.shape[1])
+        scale = (var + self.eps).rsqrt() * (1 if self.weight is None else self.weight)
+        shift = (0 if self.bias is None else self.bias) - mean * scale
+        shape = (1, -1, *[1] * (x.dim() - 2))
+        return torch.addcmul(shift.view(shape), promoted, scale.view(shape)).to(x.dtype)
+
+    @torch.no_grad()
+    def update_running_stats(self, mean: Tensor, var: Tensor, *, count: int) -> None:
+        """The running statistics, as torch moves them."""
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+            return
+        momentum = self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            momentum = 1 / float(self.num_batches_tracked) if momentum is None else momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum or 0.0)
+        self.running_var.lerp_((var * count / max(1, count - 1)).to(self.running_var.dtype), momentum or 0.0)
+
+
+def convert_sync_batchnorm(model: nn.Module, ranks: ProcessGroup) -> nn.Module:
+    """The model with its BatchNorm layers over all processes; its parameters and their names stay."""
+    converted: dict[int, SyncBatchNormAct] = {}
+    for module in list(model.modules()) if ranks.device_group is not None else ():
+        for name, child in module._modules.items():
+            if isinstance(child, _BatchNorm) and (isinstance(child, NormAct) or type(child).forward in KNOWN_BATCHNORM):
+                converted.setdefault(id(child), SyncBatchNormAct(child))  # one that is used twice stays one
+                module._modules[name] = converted[id(child)]
+    return model

@@ -1,1 +1,0 @@
-"""Sweeps on Optuna: trials of a recipe with other settings, shared by processes and machines, chosen on validation."""

@@ -1,4 +1,7 @@
-"""A contact sheet of RandAugment: every operation over its range, on two photographs; give the path of the PNG."""
+"""A contact sheet of RandAugment: every operation over its range, on two photographs.
+
+Give the path of the PNG.
+"""
 
 import sys
 
@@ -13,14 +16,23 @@ from l2i.data.transforms.randaugment import MAGNITUDE_RANGES, ON_OFF, OPS, apply
 
 SIDE, ENLARGED, STEPS = 32, 3, 5
 CELL = SIDE * ENLARGED
-LEFT, TOP, GAP = 132, 20, 24  # room for names, for magnitudes, and between the photographs, in pixels
-BOXES = ((10, 0, 437, 427), (120, 0, 547, 427))  # left, top, right and bottom of a square in each photograph
+LEFT, TOP, GAP = (
+    132,
+    20,
+    24,
+)  # room for names, for magnitudes, and between the photographs, in pixels
+BOXES = (
+    (10, 0, 437, 427),
+    (120, 0, 547, 427),
+)  # left, top, right and bottom of a square in each photograph
 
 
 def thumbnails() -> Tensor:
     """The photographs, [2, 3, SIDE, SIDE]."""
     photos = zip(load_sample_images().images, BOXES, strict=True)
-    small = [np.array(Image.fromarray(photo).resize((SIDE, SIDE), box=box)) for photo, box in photos]
+    small = [
+        np.array(Image.fromarray(photo).resize((SIDE, SIDE), box=box)) for photo, box in photos
+    ]
     return torch.tensor(np.stack(small)).permute(0, 3, 1, 2).float()
 
 
@@ -46,7 +58,9 @@ def main(path: str) -> None:
             views = apply_op(images, torch.full((2,), i), torch.full((2,), magnitude))
             for k, view in enumerate(views.permute(0, 2, 3, 1).byte().numpy()):
                 left = LEFT + k * block + j * (CELL + 6)
-                sheet[top : top + CELL, left : left + CELL] = view.repeat(ENLARGED, 0).repeat(ENLARGED, 1)
+                sheet[top : top + CELL, left : left + CELL] = view.repeat(ENLARGED, 0).repeat(
+                    ENLARGED, 1
+                )
                 axes.text(left + CELL / 2, top - 4, label, ha="center", fontsize=8.5, color="0.35")
     axes.imshow(sheet, interpolation="nearest")
     axes.axis("off")

@@ -1,6 +1,7 @@
-"""The estimators beside scikit-learn's own on its embedded sets: error or RMSE over several seeds, and the time.
+"""The estimators beside scikit-learn's on its embedded sets: error or RMSE by seed, and the time.
 
-`python few_labels.py digits wine breast_cancer diabetes --seeds 5`; 30 % of the rows are held out for test.
+`python few_labels.py digits wine breast_cancer diabetes --seeds 5`; 30 % of the rows are held out
+for test.
 """
 
 import sys
@@ -30,7 +31,12 @@ TARGETS = {"diabetes": 40, "linnerud": 8}  # labelled rows
 FIRST = 5  # seed; those before served to find the estimators' defaults
 
 Make = Callable[[int], BaseEstimator]
-KNN = {"kernel": "knn", "n_neighbors": 10, "alpha": 0.5, "max_iter": 200}  # best of 16 on the digits' test rows
+KNN = {
+    "kernel": "knn",
+    "n_neighbors": 10,
+    "alpha": 0.5,
+    "max_iter": 200,
+}  # best of 16 on the digits' test rows
 MLP = {"hidden_layer_sizes": (128, 128), "max_iter": 1000}
 
 
@@ -69,7 +75,9 @@ def problem(name: str, seed: int) -> tuple[Any, ...]:
     """Training rows, their targets with most of them blank, and test rows with theirs."""
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     classes = None if name in TARGETS else y
-    x, x_test, y, y_test = train_test_split(x, y, test_size=0.3, random_state=seed, stratify=classes)
+    x, x_test, y, y_test = train_test_split(
+        x, y, test_size=0.3, random_state=seed, stratify=classes
+    )
     order = np.random.RandomState(seed).permutation(len(x))
     if classes is None:
         blank = np.full(y.shape, np.nan)
@@ -85,7 +93,9 @@ def measured(name: str, label: str, make: Make, seed: int) -> tuple[float, float
     """Error in per cent, or RMSE, on the test rows, and the seconds that fit took."""
     x, y, x_test, y_test = problem(name, seed)
     ours = label.startswith((" ", "L2I"))
-    if not ours and not label.startswith(("LabelSpreading", "SelfTraining")):  # these know no unlabelled rows
+    if not ours and not label.startswith(
+        ("LabelSpreading", "SelfTraining")
+    ):  # these know no unlabelled rows
         known = ~np.isnan(y) if name in TARGETS else y >= 0
         known = known if known.ndim == 1 else known.all(axis=1)
         x, y = x[known], y[known]
@@ -102,16 +112,29 @@ def measured(name: str, label: str, make: Make, seed: int) -> tuple[float, float
 def main(*arguments: str) -> None:
     words = list(arguments)
     seeds = int(words.pop(words.index("--seeds") + 1)) if "--seeds" in words else 5
-    names = [word for word in words if word != "--seeds"] or ["digits", "wine", "breast_cancer", "diabetes"]
+    names = [word for word in words if word != "--seeds"] or [
+        "digits",
+        "wine",
+        "breast_cancer",
+        "diabetes",
+    ]
     warnings.simplefilter("ignore", ConvergenceWarning)
-    warnings.filterwarnings("ignore", "invalid value", RuntimeWarning)  # rows that no label reaches in LabelSpreading
+    warnings.filterwarnings(
+        "ignore", "invalid value", RuntimeWarning
+    )  # rows that no label reaches in LabelSpreading
     for name in names:
-        figure = "RMSE" if name in TARGETS else "error (%)"
+        metric = "RMSE" if name in TARGETS else "error (%)"
         labels = TARGETS.get(name) or f"{LABELS[name]} a class"
-        print(f"{name}, {labels} labelled, {figure} over {seeds} seeds, and seconds a fit")
+        print(f"{name}, {labels} labelled, {metric} over {seeds} seeds, and seconds a fit")
         for label, make in candidates(name).items():
-            found = [partial(measured, name, label, make)(seed) for seed in range(FIRST, FIRST + seeds)]
-            print(f"  {label:24} {mean_stderr(f for f, _ in found):>14} {mean(s for _, s in found):8.1f}", flush=True)
+            actual = [
+                partial(measured, name, label, make)(seed) for seed in range(FIRST, FIRST + seeds)
+            ]
+            print(
+                f"  {label:24} {mean_stderr(f for f, _ in actual):>14} "
+                f"{mean(s for _, s in actual):8.1f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""A step's time and memory on a GPU, by which of its lanes share a stream: `python lane_plans.py GROUP VARIANT`."""
+"""A step's time and memory on a GPU, by which of its lanes share a stream.
+
+`python lane_plans.py GROUP VARIANT`
+"""
 
 import gc
 import statistics
@@ -36,7 +39,9 @@ def measured(run: Run, splits: Splits, plan: StreamPlan | None) -> tuple[float, 
     trainer.step_graph = StepGraph(trainer.train_step, trainer.loader, plan, required=True)
     stepping.run_steps(WARM_UP * get_outer_period(run))
     held = (torch.cuda.max_memory_reserved() - before) / MIB
-    blocks = [measure_ms(lambda: stepping.run_steps(STEPS), trainer.device) / STEPS for _ in range(BLOCKS)]
+    blocks = [
+        measure_ms(lambda: stepping.run_steps(STEPS), trainer.device) / STEPS for _ in range(BLOCKS)
+    ]
     return statistics.median(blocks), held
 
 

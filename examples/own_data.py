@@ -27,7 +27,11 @@ def network() -> nn.Module:
 run = Run(steps=500, threads=1, data=Data(weak=Augment(noise=0.1), strong=Augment(noise=0.5)))
 for method, update in (("supervised", "off"), ("fixmatch", "off"), ("fixmatch", "normalized")):
     name = f"cancer-{method}-{update}"
-    result = train(replace(run, name=name, method=method, l2i={"update": update}), splits=splits, model=network())
+    result = train(
+        replace(run, name=name, method=method, l2i={"update": update}),
+        splits=splits,
+        model=network(),
+    )
     print(f"{name}: error {result.metric:.1f} %")
 
 model = load_model("runs/cancer-fixmatch-normalized-seed0", splits=splits, model=network())

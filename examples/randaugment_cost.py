@@ -1,4 +1,4 @@
-"""The time that RandAugment takes, as a share of a WRN-28-2 training step on the same batch: forward and backward."""
+"""RandAugment's time as a share of a WRN-28-2 step, forward and backward, on the same batch."""
 
 import statistics
 import sys
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from l2i.data.transforms.randaugment import apply_randaugment
 from l2i.models.base import ModelConfig
-from l2i.models.wide_resnet import wide_resnet
+from l2i.models.resnet import wide_resnet
 
 
 def milliseconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:
@@ -30,13 +30,18 @@ def main(batch: int = 64, repeats: int = 5) -> None:
     torch.set_num_threads(1)
     generator = torch.Generator(device).manual_seed(0)
     levels = torch.randint(256, (batch, 3, 32, 32), generator=generator, device=device).float()
-    model = wide_resnet((3, 32, 32), 10, ModelConfig(name="wide-resnet", depth=28, width=2)).to(device)
+    model = wide_resnet((3, 32, 32), 10, ModelConfig(name="wide-resnet", depth=28, width=2)).to(
+        device
+    )
     y = torch.arange(batch, device=device) % 10
     augmenting = milliseconds(lambda: apply_randaugment(levels, 2, generator), device, 4 * repeats)
     step = milliseconds(lambda: F.cross_entropy(model(levels / 255), y).backward(), device, repeats)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, 1 thread"
     print(f"batch {batch} on {where}, torch {torch.__version__}, median of {repeats} runs:")
-    print(f"RandAugment {augmenting:.2f} ms, step {step:.1f} ms, share {100 * augmenting / step:.1f} %")
+    print(
+        f"RandAugment {augmenting:.2f} ms, step {step:.1f} ms, "
+        f"share {100 * augmenting / step:.1f} %"
+    )
 
 
 if __name__ == "__main__":

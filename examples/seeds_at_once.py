@@ -1,4 +1,4 @@
-"""The time of a step of one run, and of a round of steps of several runs, each on a stream of its own."""
+"""The time of a step of one run, and of a round of steps of several, each on its own stream."""
 
 import statistics
 import sys
@@ -16,14 +16,21 @@ ROUNDS = {"cuda": 200, "cpu": 2}
 
 
 def stream(device: torch.device) -> AbstractContextManager[object]:
-    return torch.cuda.stream(torch.cuda.Stream(device, priority=-1)) if device.type == "cuda" else nullcontext()
+    return (
+        torch.cuda.stream(torch.cuda.Stream(device, priority=-1))
+        if device.type == "cuda"
+        else nullcontext()
+    )
 
 
 def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     run = make_case_run(group, "base", BenchOptions(), device)
     splits = make_splits(group, device, run)
-    lanes = [(Trainer(replace(run, seed=seed), splits=splits), stream(device), count()) for seed in range(most)]
+    lanes = [
+        (Trainer(replace(run, seed=seed), splits=splits), stream(device), count())
+        for seed in range(most)
+    ]
 
     def rounds(number: int, seeds: int) -> None:
         for _ in range(number):
@@ -32,18 +39,26 @@ def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
                     trainer.step(next(steps))
         for _, own, _ in lanes[:seeds]:
             if device.type == "cuda":
-                torch.cuda.current_stream(device).wait_stream(own.stream)  # what is timed ends when all have
+                torch.cuda.current_stream(device).wait_stream(
+                    own.stream
+                )  # what is timed ends when all have
 
     rounds(WARMUP_STEPS[device.type], most)
     times: dict[int, list[float]] = {seeds: [] for seeds in range(1, most + 1)}
     for _ in range(repeats):
-        for seeds, found in times.items():
+        for seeds, actual in times.items():
             number = ROUNDS[device.type]
-            found.append(measure_ms(lambda number=number, seeds=seeds: rounds(number, seeds), device) / number)
+            actual.append(
+                measure_ms(lambda number=number, seeds=seeds: rounds(number, seeds), device)
+                / number
+            )
     one = statistics.median(times[1])
-    for seeds, found in times.items():
-        ms = statistics.median(found)
-        print(f"{group}, {seeds} at once: {ms:.2f} ms a round, {ms / seeds:.2f} ms a seed, {ms / one:.2f} × one run")
+    for seeds, actual in times.items():
+        ms = statistics.median(actual)
+        print(
+            f"{group}, {seeds} at once: {ms:.2f} ms a round, {ms / seeds:.2f} ms a seed, "
+            f"{ms / one:.2f} × one run"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Where the time of a step goes on a GPU: `python step_profile.py GROUP VARIANT`, of those that `l2i bench` has."""
+"""Where the time of a step goes on a GPU.
+
+`python step_profile.py GROUP VARIANT`, of those that `l2i bench` has.
+"""
 
 import sys
 from collections import defaultdict
@@ -14,7 +17,8 @@ from l2i.experiments.benchmark.cases import make_splits, select_cases
 from l2i.experiments.benchmark.timing import BenchTrainer, measure_ms
 from l2i.experiments.options import BenchOptions
 
-KINDS = {  # a kind of work -> what the names of its kernels have in them; the first that fits counts
+# a kind of work -> what the names of its kernels have in them; the first that fits counts
+KINDS = {
     "BatchNorm and activation, forward": ("normalise_kernel", "statistics_kernel"),
     "BatchNorm and activation, backward": ("project_kernel", "products_kernel"),
     "convolutions, backward to weights": ("wgrad", "init_device_workspace"),
@@ -31,15 +35,20 @@ Kernel = tuple[str, float, float]  # name, first and last µs
 def kernels_of(stepping: BenchTrainer) -> list[Kernel]:
     """Those of some steps, in their order."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA]) as actual:
         stepping.run_steps(STEPS)
         torch.cuda.synchronize()
-    events = [event for event in found.events() or () if event.device_type == DeviceType.CUDA]
-    return sorted(((e.name, e.time_range.start, e.time_range.end) for e in events), key=lambda kernel: kernel[1])
+    events = [event for event in actual.events() or () if event.device_type == DeviceType.CUDA]
+    return sorted(
+        ((e.name, e.time_range.start, e.time_range.end) for e in events),
+        key=lambda kernel: kernel[1],
+    )
 
 
 def kind_of(name: str) -> str:
-    return next((kind for kind, words in KINDS.items() if any(word in name for word in words)), REST)
+    return next(
+        (kind for kind, words in KINDS.items() if any(word in name for word in words)), REST
+    )
 
 
 def busy(kernels: list[Kernel]) -> float:
@@ -69,8 +78,14 @@ def in_lanes(stepping: BenchTrainer) -> None:
     kernels = kernels_of(stepping)
     span = max(last for *_, last in kernels) - kernels[0][1]
     at_once = sum(last - first for _, first, last in kernels) / span
-    print(f"{1e3 * ms:7.0f} µs a recorded step, its lanes side by side and the next batch drawn beside them")
-    print(f"        a kernel runs {100 * busy(kernels) / span:.0f} % of the time, {at_once:.1f} at once on average")
+    print(
+        f"{1e3 * ms:7.0f} µs a recorded step, its lanes side by side and the next batch drawn "
+        "beside them"
+    )
+    print(
+        f"        a kernel runs {100 * busy(kernels) / span:.0f} % of the time, "
+        f"{at_once:.1f} at once on average"
+    )
 
 
 def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
@@ -84,9 +99,9 @@ def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
         return
     run, splits = case.run, make_splits(group, device, case.run)
     print(f"{group} {variant}")
-    for engine, told in (("eager", one_at_a_time), ("graph", in_lanes)):
+    for engine, printed in (("eager", one_at_a_time), ("graph", in_lanes)):
         with closing(BenchTrainer.build_warm(replace(run, engine=engine), splits)) as stepping:
-            told(stepping)
+            printed(stepping)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""Fuzzes every loader of a stranger's file for its share of the time: fuzz/run.py --minutes 60 [NAME …].
+"""Fuzzes every loader of a stranger's file for its share of the time.
 
-What was found is in fuzz/corpus, and the next time goes on from there; an input that breaks the rule of
-tests/fuzz/harmless.py is kept in fuzz/crashes with its traceback, and the exit code is then 1.
+    fuzz/run.py --minutes 60 [NAME …]
+
+What was found is in fuzz/corpus, and the next time goes on from there; an input that breaks the
+rule of tests/fuzz/harmless.py is kept in fuzz/crashes with its traceback, and the exit code is
+then 1.
 """
 
 from __future__ import annotations
@@ -40,23 +43,27 @@ class Found(NamedTuple):
 
 def main() -> int:
     """Fuzz, and say what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60, help="in all, of fuzzing alone")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(LOADERS)}; all by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(LOADERS)}; all by default"
+    )
     asked = parser.parse_args()
     unknown = sorted(set(asked.names) - set(LOADERS))
     if unknown:
         parser.error(f"there is no loader {unknown[0]!r}")
     names = asked.names or list(LOADERS)
     share = max(1, round(60 * asked.minutes / len(names)))
-    found: list[Found] = []
+    actual: list[Found] = []
     try:
         for name in names:
-            found.append(fuzzed(name, share))
-            print(TABLE.format(*map(shown, found[-1])), flush=True)
+            actual.append(fuzzed(name, share))
+            print(TABLE.format(*map(shown, actual[-1])), flush=True)
     except KeyboardInterrupt:
         print("stopped; the next time goes on from fuzz/corpus")
-    return told(found)
+    return printed(actual)
 
 
 def fuzzed(name: str, seconds: int) -> Found:
@@ -75,7 +82,7 @@ def fuzzed(name: str, seconds: int) -> Found:
         spent, left = spent + taken, left - taken
         if code:
             print(said[-2000:], flush=True)
-    return Found(name, executions, edges, spent, len(kept(name)))
+    return Found(name, executions, edges, spent, len(saved(name)))
 
 
 def ended(command: list[str]) -> tuple[int, str]:
@@ -92,21 +99,21 @@ def ended(command: list[str]) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def kept(name: str) -> list[Path]:
+def saved(name: str) -> list[Path]:
     """The inputs that broke the rule, or ended the process."""
     ours = re.compile(rf"{re.escape(name)}-(crash-|oom-|timeout-|slow-unit-)?[0-9a-f]+")
     return sorted(path for path in CRASHES.glob(f"{name}-*") if ours.fullmatch(path.name))
 
 
-def told(found: list[Found]) -> int:
+def printed(actual: list[Found]) -> int:
     """The table, the inputs that were kept, and the exit code."""
     print("\n" + TABLE.format("loader", "executions", "edges", "seconds", "crashes"))
-    for row in found:
+    for row in actual:
         print(TABLE.format(*map(shown, row)))
-    total = Found("all", *(sum(row[i] for row in found) for i in range(1, 5)))
+    total = Found("all", *(sum(row[i] for row in actual) for i in range(1, 5)))
     print(TABLE.format(*map(shown, total)))
-    for row in found:
-        for path in kept(row.name):
+    for row in actual:
+        for path in saved(row.name):
             print(f"{row.name} broke on {path}")
     return 1 if total.crashes else 0
 

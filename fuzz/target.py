@@ -1,7 +1,7 @@
 """Fuzzes one loader with atheris: fuzz/target.py NAME SECONDS; see `make fuzz`.
 
-Whatever breaks the rule of tests/fuzz/harmless.py is kept once a place, and fuzzing goes on; libFuzzer itself keeps
-what ends the process, runs too long or fills the memory.
+Whatever breaks the rule of tests/fuzz/harmless.py is kept once a place, and fuzzing goes on;
+libFuzzer itself keeps what ends the process, runs too long or fills the memory.
 """
 
 import hashlib
@@ -31,13 +31,15 @@ with atheris.instrument_imports(include=INSTRUMENTED):
 
 
 def fuzz(name: str, seconds: int) -> None:
-    """Fuzz a loader for so long, from its seeds and what was found before; libFuzzer ends the process."""
+    """Fuzz a loader for so long, from its seeds and earlier finds; libFuzzer ends the process."""
     loader, folder = LOADERS[name], Path(mkdtemp(prefix="l2i-fuzz-"))
     loader.prepare(folder)
     started, words = written_seeds(loader)
     for place in (CORPUS / name, CRASHES):
         place.mkdir(parents=True, exist_ok=True)
-    with atheris.instrument_imports(include=INSTRUMENTED):  # what is imported when it is first needed
+    with atheris.instrument_imports(
+        include=INSTRUMENTED
+    ):  # what is imported when it is first needed
         for seed in loader.seeds():
             checked(name, loader, folder, seed)
     largest = max(len(seed) for seed in loader.seeds())
@@ -52,7 +54,8 @@ def fuzz(name: str, seconds: int) -> None:
     }
     arguments = [f"-{key}={value}" for key, value in options.items()]
     atheris.Setup(
-        [name, *arguments, str(CORPUS / name), str(started)], lambda content: checked(name, loader, folder, content)
+        [name, *arguments, str(CORPUS / name), str(started)],
+        lambda content: checked(name, loader, folder, content),
     )
     atheris.Fuzz()
 
@@ -62,9 +65,11 @@ def written_seeds(loader: Loader) -> tuple[Path, Path]:
     started = Path(mkdtemp(prefix="l2i-fuzz-"))
     for number, seed in enumerate(loader.seeds()):
         (started / str(number)).write_bytes(seed)
-    found = sorted({word for seed in loader.seeds() for word in WORD.findall(seed[:20_000])})
+    actual = sorted({word for seed in loader.seeds() for word in WORD.findall(seed[:20_000])})
     numbers = [b"NaN", b"Infinity", b"1e999", b"-1", b"9" * 400, b"\\ud800"]
-    lines = ['"' + "".join(f"\\x{byte:02x}" for byte in word) + '"' for word in [*found[:500], *numbers]]
+    lines = [
+        '"' + "".join(f"\\x{byte:02x}" for byte in word) + '"' for word in [*actual[:500], *numbers]
+    ]
     words = started.with_suffix(".dict")
     words.write_text("\n".join(lines) + "\n")
     return started, words
@@ -77,12 +82,18 @@ def checked(name: str, loader: Loader, folder: Path, content: bytes) -> None:
     except Exception as error:
         frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
         ours = [frame for frame in frames if "/l2i/" in frame] or frames
-        said = str(error)[:60] if isinstance(error, AssertionError) else ""  # warnings, all raised in one place
-        place = hashlib.sha256(f"{type(error).__name__} {ours[-1]} {said}".encode()).hexdigest()[:12]
-        kept = CRASHES / f"{name}-{place}"
-        if not kept.exists():
-            kept.write_bytes(content)
-            kept.with_suffix(".txt").write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
+        said = (
+            str(error)[:60] if isinstance(error, AssertionError) else ""
+        )  # warnings, all raised in one place
+        place = hashlib.sha256(f"{type(error).__name__} {ours[-1]} {said}".encode()).hexdigest()[
+            :12
+        ]
+        saved = CRASHES / f"{name}-{place}"
+        if not saved.exists():
+            saved.write_bytes(content)
+            saved.with_suffix(".txt").write_text(
+                traceback.format_exc(), encoding="utf-8", errors="backslashreplace"
+            )
 
 
 if __name__ == "__main__":

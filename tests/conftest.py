@@ -3,7 +3,8 @@ import tempfile
 
 os.environ["L2I_CACHE"] = tempfile.mkdtemp(prefix="l2i-tests-")  # not the user's
 os.environ["HF_HUB_OFFLINE"] = "1"  # weights in tests are folders
-# the command-line tests start processes of their own: one thread each keeps two test workers out of each other's way
+# the command-line tests start processes of their own: one thread each keeps two test workers out
+# of each other's way
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest

@@ -10,7 +10,9 @@ from PIL import Image
 from scipy.io import savemat
 
 ATTRIBUTES = "1 2 2 3"  # gender, smile, glasses, pose
-TEMPLATE = np.array([[-0.42, -0.5], [0.42, -0.5], [0.0, 0.05], [-0.35, 0.5], [0.35, 0.5]])  # of a face one unit high
+TEMPLATE = np.array(
+    [[-0.42, -0.5], [0.42, -0.5], [0.0, 0.05], [-0.35, 0.5], [0.35, 0.5]]
+)  # of a face one unit high
 
 
 def python2_pickle(value: Any) -> bytes:
@@ -30,7 +32,11 @@ def opcodes(value: Any) -> bytes:
             return b"}(" + b"".join(opcodes(part) for item in value.items() for part in item) + b"u"
         case np.ndarray():
             order = value.dtype.str[:1].encode()
-            empty = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + opcodes(b"b") + b"\x87R"
+            empty = (
+                b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85"
+                + opcodes(b"b")
+                + b"\x87R"
+            )
             dtype = b"cnumpy\ndtype\n" + opcodes(value.dtype.str[1:].encode()) + b"K\x00K\x01\x87R"
             dtype += b"(K\x03" + opcodes(order) + b"NNN" + opcodes(-1) * 2 + b"K\x00tb"
             shape = b"(" + b"".join(map(opcodes, value.shape)) + b"t"
@@ -39,31 +45,44 @@ def opcodes(value: Any) -> bytes:
 
 
 def class_images(classes: int, per_class: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows [N, 3072] and labels [N] in mixed order: each class is a coarse pattern of its own, under noise."""
-    patterns = np.random.default_rng(0).uniform(40, 215, (classes, 3, 4, 4)).repeat(8, 2).repeat(8, 3)
+    """Rows [N, 3072] and labels [N] in mixed order: each class is a coarse pattern under noise."""
+    patterns = (
+        np.random.default_rng(0).uniform(40, 215, (classes, 3, 4, 4)).repeat(8, 2).repeat(8, 3)
+    )
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(classes), per_class))
     noisy = patterns[labels] + rng.normal(0, 25, (len(labels), 3, 32, 32))
     return noisy.clip(0, 255).astype(np.uint8).reshape(len(labels), -1), labels
 
 
-def write_cifar10(folder: Path, *, per_class: int = 12, test_per_class: int = 4, binary: bool = False) -> Path:
+def write_cifar10(
+    folder: Path, *, per_class: int = 12, test_per_class: int = 4, binary: bool = False
+) -> Path:
     inner = folder / ("cifar-10-batches-bin" if binary else "cifar-10-batches-py")
     inner.mkdir(parents=True)
     rows, labels = class_images(10, per_class, seed=1)
     parts = list(zip(np.split(rows, 5), np.split(labels, 5), strict=True))
     parts.append(class_images(10, test_per_class, seed=2))
-    for name, (x, y) in zip([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], parts, strict=True):
+    for name, (x, y) in zip(
+        [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], parts, strict=True
+    ):
         if binary:
             (inner / f"{name}.bin").write_bytes(np.column_stack([y.astype(np.uint8), x]).tobytes())
         else:
             names = [b"image_%06d.png" % k for k in range(len(x))]
-            fields = {b"batch_label": name.encode(), b"labels": y.tolist(), b"data": x, b"filenames": names}
+            fields = {
+                b"batch_label": name.encode(),
+                b"labels": y.tolist(),
+                b"data": x,
+                b"filenames": names,
+            }
             (inner / name).write_bytes(python2_pickle(fields))
     return folder
 
 
-def write_cifar100(folder: Path, *, per_class: int = 4, test_per_class: int = 2, binary: bool = False) -> Path:
+def write_cifar100(
+    folder: Path, *, per_class: int = 4, test_per_class: int = 2, binary: bool = False
+) -> Path:
     inner = folder / ("cifar-100-binary" if binary else "cifar-100-python")
     inner.mkdir(parents=True)
     for name, (x, y) in {
@@ -72,7 +91,9 @@ def write_cifar100(folder: Path, *, per_class: int = 4, test_per_class: int = 2,
     }.items():
         coarse = y // 5
         if binary:
-            (inner / f"{name}.bin").write_bytes(np.column_stack([coarse, y, x]).astype(np.uint8).tobytes())
+            (inner / f"{name}.bin").write_bytes(
+                np.column_stack([coarse, y, x]).astype(np.uint8).tobytes()
+            )
         else:
             fields = {b"data": x, b"fine_labels": y.tolist(), b"coarse_labels": coarse.tolist()}
             (inner / name).write_bytes(python2_pickle(fields))
@@ -87,10 +108,15 @@ def grey_images(per_class: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def idx(values: np.ndarray) -> bytes:
     """An idx file of 8-bit values."""
-    return struct.pack(f">{1 + values.ndim}I", 0x0800 + values.ndim, *values.shape) + values.astype(np.uint8).tobytes()
+    return (
+        struct.pack(f">{1 + values.ndim}I", 0x0800 + values.ndim, *values.shape)
+        + values.astype(np.uint8).tobytes()
+    )
 
 
-def write_idx(folder: Path, *, per_class: int = 12, test_per_class: int = 4, packed: bool = False) -> Path:
+def write_idx(
+    folder: Path, *, per_class: int = 12, test_per_class: int = 4, packed: bool = False
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for part, (images, labels) in {
         "train": grey_images(per_class, seed=1),
@@ -102,8 +128,10 @@ def write_idx(folder: Path, *, per_class: int = 12, test_per_class: int = 4, pac
     return folder
 
 
-def drawn_face(rng: np.random.Generator, *, width: int, height: int, face: float) -> tuple[np.ndarray, np.ndarray]:
-    """An image [H, W] with a bright dot at each of five landmarks [5, 2] (x, y), the face `face` pixels high."""
+def drawn_face(
+    rng: np.random.Generator, *, width: int, height: int, face: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """An image [H, W] with dots at five landmarks [5, 2] (x, y), the face `face` pixels high."""
     margin = 0.6 * face
     centre = rng.uniform(margin, np.array([width, height]) - margin)
     points = centre + face * (TEMPLATE + rng.normal(0, 0.03, TEMPLATE.shape))
@@ -125,13 +153,17 @@ def write_imm(folder: Path, *, train: int = 24, test: int = 8) -> Path:
         names, points, sizes = [], [], []
         for k in range(count):
             width, height = int(rng.integers(90, 160)), int(rng.integers(90, 160))
-            image, found = drawn_face(rng, width=width, height=height, face=0.36 * min(width, height))
+            image, actual = drawn_face(
+                rng, width=width, height=height, face=0.36 * min(width, height)
+            )
             names.append(f"{split}-{k:04d}.jpg")
-            points.append(found[:, ::-1])  # y, x: in the release, points are as hw is
+            points.append(actual[:, ::-1])  # y, x: in the release, points are as hw is
             sizes.append((height, width))
             save_image(folder / "output" / names[-1], image)
         (folder / f"aflw_{split}_images.txt").write_text("\n".join(names) + "\n")
-        savemat(folder / f"aflw_{split}_keypoints.mat", {"gt": np.array(points), "hw": np.array(sizes)})
+        savemat(
+            folder / f"aflw_{split}_keypoints.mat", {"gt": np.array(points), "hw": np.array(sizes)}
+        )
     return folder
 
 
@@ -141,7 +173,10 @@ def write_mtfl(folder: Path, *, train: int = 24, test: int = 8) -> Path:
         text = []
         for k in range(count):
             if listing == "testing.txt":
-                name, (image, points) = rf"AFLW\{k:04d}-image.jpg", drawn_face(rng, width=150, height=150, face=54)
+                name, (image, points) = (
+                    rf"AFLW\{k:04d}-image.jpg",
+                    drawn_face(rng, width=150, height=150, face=54),
+                )
             else:  # larger than the face, and sometimes cut close to it
                 name, (image, points) = (
                     rf"lfw_5590\Some_One_{k:04d}.jpg",

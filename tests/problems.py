@@ -1,4 +1,4 @@
-"""Small problems in float64 that the tests share: a network with BatchNorm in train mode, and a batch for each task."""
+"""Small float64 problems that tests share: a network with BatchNorm in train mode, and batches."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from l2i.bilevel import lookahead, trainable
-from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.bilevel.functional import Net
+from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch, Labeled, MixupDraws, Unlabeled
 from l2i.data.transforms.geometry import AffineMap
 from l2i.methods import METHODS
@@ -27,11 +28,23 @@ def method_named(name: str) -> Method:
 def imputing_methods() -> list[tuple[str, str]]:
     """Every (method, task) that L2I applies to."""
     classes = {name: load_registered("method", METHODS, name) for name in METHODS}
-    return [(name, task) for name, cls in classes.items() if cls.uses_pseudo_labels for task in cls.tasks]
+    return [
+        (name, task)
+        for name, cls in classes.items()
+        if cls.uses_pseudo_labels
+        for task in cls.tasks
+    ]
 
 
 def network(dropout: float = 0.0) -> nn.Module:
-    layers = [nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 12), nn.BatchNorm1d(12), nn.Tanh()]
+    layers = [
+        nn.Linear(FEATURES, 16),
+        nn.BatchNorm1d(16),
+        nn.Tanh(),
+        nn.Linear(16, 12),
+        nn.BatchNorm1d(12),
+        nn.Tanh(),
+    ]
     return nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(12, OUTPUTS)).to(FLOAT64).train()
 
 
@@ -52,7 +65,9 @@ def make_batch(task: Task) -> Batch:
     """Random draws of everything a method may ask for; landmarks come with a moved crop."""
     x = torch.randn(UNLABELED, FEATURES, dtype=FLOAT64)
     views = {name: x + 0.3 * torch.randn_like(x) for name in ("weak", "weak2", "strong")}
-    frame = AffineMap(torch.full((UNLABELED, 2), 1.1, dtype=FLOAT64), torch.randn(UNLABELED, 2, dtype=FLOAT64))
+    frame = AffineMap(
+        torch.full((UNLABELED, 2), 1.1, dtype=FLOAT64), torch.randn(UNLABELED, 2, dtype=FLOAT64)
+    )
     rows = LABELED + 2 * UNLABELED
     mix = MixupDraws(torch.randperm(rows), torch.rand(rows, dtype=FLOAT64))
     held = labeled(task, HELD)
@@ -60,7 +75,7 @@ def make_batch(task: Task) -> Batch:
     return Batch(labeled(task, LABELED), unlabeled, mix, held, torch.tensor(0.3, dtype=FLOAT64))
 
 
-class Problem(NamedTuple):
+class ToyProblem(NamedTuple):
     model: nn.Module
     task: Task
     method: Method
@@ -72,7 +87,9 @@ class Problem(NamedTuple):
 
     def impute(self, params: dict[str, Tensor] | None = None) -> Imputed:
         """Labels of the live model, with their gradient."""
-        return self.method.impute(self.task, lookahead(self.model, params or self.params), self.batch)
+        return self.method.impute(
+            self.task, lookahead(self.model, params or self.params), self.batch
+        )
 
     def student(self) -> Student:
         return self.method.student(self.task, lookahead(self.model, self.params), self.batch)
@@ -86,7 +103,10 @@ class Problem(NamedTuple):
         return self.task.loss(net(held.x), held.y)
 
     def inner(self, *, with_c_t: bool, imputed: Imputed) -> dict[str, object]:
-        """The student and C^T of the inner step: one student where the method mixes labels, two costs elsewhere."""
+        """The student and C^T of the inner step.
+
+        One student where the method mixes labels, two costs elsewhere.
+        """
         student, supervised = self.student(), self.supervised()
         if not with_c_t:
             return {"student": student, "c_t": None}
@@ -95,9 +115,11 @@ class Problem(NamedTuple):
         return {"student": student, "c_t": lambda net: supervised.cost_of(net, imputed.detach())}
 
 
-def problem(method: str = "pi-model", task: str = "classification", dropout: float = 0.0) -> Problem:
+def problem(
+    method: str = "pi-model", task: str = "classification", dropout: float = 0.0
+) -> ToyProblem:
     chosen = task_named(task)
-    return Problem(network(dropout), chosen, method_named(method), make_batch(chosen))
+    return ToyProblem(network(dropout), chosen, method_named(method), make_batch(chosen))
 
 
 def relative(got: Tensor, wanted: Tensor) -> float:

@@ -11,12 +11,23 @@ from l2i.experiments.plots import select_probes
 from l2i.training.metrics import MetricRow, parse_metrics
 
 ROOT = Path(__file__).parent.parent
-PLACES = ("cifar10", "cifar100", "copied/cifar10", "copied/cifar100", "falling/cifar10", "ahead/cifar10")
+PLACES = (
+    "cifar10",
+    "cifar100",
+    "copied/cifar10",
+    "copied/cifar100",
+    "falling/cifar10",
+    "ahead/cifar10",
+)
 TEN, HUNDRED, OLD_TEN, OLD_HUNDRED, FALLING, AHEAD = (ROOT / "results" / place for place in PLACES)
-SMALL, COPIED, PLAIN = (ROOT / "results" / place / "cifar10" for place in ("small", "small-copied", "small-plain"))
+SMALL, COPIED, PLAIN = (
+    ROOT / "results" / place / "cifar10" for place in ("small", "small-copied", "small-plain")
+)
 PAGE = (ROOT / "docs/results.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MECHANISM = re.compile(r"^<!-- l2i (compare \S+ [^\n]*) --analyze-updates (\S+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+MECHANISM = re.compile(
+    r"^<!-- l2i (compare \S+ [^\n]*) --analyze-updates (\S+) -->\n(.*?)^<!-- end -->$", re.M | re.S
+)
 PAIRS = {
     "CIFAR-10, mean teacher": (TEN, "mean-teacher", 250),
     "CIFAR-10, MixMatch": (TEN, "mixmatch", 250),
@@ -25,25 +36,33 @@ PAIRS = {
 }
 
 
-def told() -> str:
+def printed() -> str:
     return " ".join(PAGE.partition("## CIFAR at a 128th")[2].partition("\n## ")[0].split())
 
 
-def figures(place: Path, cell: str) -> dict[int, float]:
+def metric_values(place: Path, cell: str) -> dict[int, float]:
     """By seed."""
-    found = [json.loads(path.read_text()) for path in place.glob(f"{cell}-short-seed*.json")]
-    return {result["seed"]: result["metric"] for result in sorted(found, key=lambda result: int(result["seed"]))}
+    actual = [json.loads(path.read_text()) for path in place.glob(f"{cell}-short-seed*.json")]
+    return {
+        result["seed"]: result["metric"]
+        for result in sorted(actual, key=lambda result: int(result["seed"]))
+    }
 
 
-def gain(place: Path, cell: str, baseline: str, *, beside: Path | None = None, seeds: int = 3) -> str:
-    ours, theirs = figures(place, cell), figures(beside or place, baseline)
+def gain(
+    place: Path, cell: str, baseline: str, *, beside: Path | None = None, seeds: int = 3
+) -> str:
+    ours, theirs = metric_values(place, cell), metric_values(beside or place, baseline)
     paired = [ours[seed] - theirs[seed] for seed in ours if seed in theirs and seed < seeds]
     assert len(paired) > 1
     return mean_stderr(paired, sign="+").replace("-", "−")
 
 
 def looked(cell: str) -> list[list[MetricRow]]:
-    return [select_probes(parse_metrics(path.read_bytes())) for path in sorted(TEN.glob(f"{cell}-short-seed*.jsonl"))]
+    return [
+        select_probes(parse_metrics(path.read_bytes()))
+        for path in sorted(TEN.glob(f"{cell}-short-seed*.jsonl"))
+    ]
 
 
 def mean_at(cell: str, look: int, column: str) -> float:
@@ -55,5 +74,9 @@ def change(place: Path, cell: str, cost: str) -> str:
 
 
 def changes(place: Path, cell: str, cost: str) -> list[float]:
-    rows = [row for path in sorted(place.glob(f"{cell}-short-seed*.jsonl")) for row in parse_metrics(path.read_bytes())]
+    rows = [
+        row
+        for path in sorted(place.glob(f"{cell}-short-seed*.jsonl"))
+        for row in parse_metrics(path.read_bytes())
+    ]
     return [value for row in rows if (value := change_of(row, cost)) is not None]

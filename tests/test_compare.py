@@ -11,7 +11,12 @@ from l2i.experiments.compare import compare, plan_runs
 from l2i.experiments.formatting import columns_to_rows, mean_stderr, render_markdown
 from l2i.experiments.options import CompareOptions, DataLocation
 from l2i.experiments.results import ComparisonRow, build_rows
-from l2i.experiments.table import build_columns, build_docs_columns, describe_plan, report_comparison
+from l2i.experiments.table import (
+    build_columns,
+    build_docs_columns,
+    describe_plan,
+    report_comparison,
+)
 from l2i.recipes.table import Cell
 from l2i.training.run_dir import Result
 
@@ -33,7 +38,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(name: str, cell: object) -> object:
         run = original(name, cell)  # type: ignore[arg-type]
         return replace(
-            run, threads=1, probe_samples=0, data={"num_labeled": 10}, batch={"labeled": 8, "unlabeled": 8, "holdout": 8}
+            run,
+            threads=1,
+            probe_samples=0,
+            data={"num_labeled": 10},
+            batch={"labeled": 8, "unlabeled": 8, "holdout": 8},
         )
 
     original = table.make_run
@@ -52,7 +61,9 @@ def options(folder: Path, **changes: object) -> CompareOptions:
     return CompareOptions(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-def test_our_figures_stand_beside_the_papers(small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_figures_stand_beside_the_papers(
+    small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_faces(tmp_path)
     chosen = options(tmp_path)
     lines = compare("aflw", chosen)
@@ -60,11 +71,18 @@ def test_our_figures_stand_beside_the_papers(small: None, tmp_path: Path, capsys
     assert names == ["sl-91", "mean-teacher-91", "mean-teacher-91-longer", "mean-teacher-l2i-91"]
     assert lines[3].baseline is lines[1] and lines[3].time_matched_baseline is lines[2]
     report_comparison("aflw", lines, chosen)
-    told = capsys.readouterr().out
-    for printed in ("mean-face", "16.58*", "16.32 ± 0.14", "12.80 ± 0.00", "11.53 ± 0.02", "Δ same steps"):
-        assert printed in told
-    assert "after 22,500 steps; ours took 3, 0.013 % of it, with schedules scaled" in told
-    assert "* aflw/mean-face: the mean of each landmark" in told
+    reported = capsys.readouterr().out
+    for printed in (
+        "mean-face",
+        "16.58*",
+        "16.32 ± 0.14",
+        "12.80 ± 0.00",
+        "11.53 ± 0.02",
+        "Δ same steps",
+    ):
+        assert printed in reported
+    assert "after 22,500 steps; ours took 3, 0.013 % of it, with schedules scaled" in reported
+    assert "* aflw/mean-face: the mean of each landmark" in reported
     saved = json.loads((tmp_path / "runs" / "aflw.json").read_text())
     assert [row["cell"] for row in saved] == ["aflw/mean-face", *(line.name for line in lines)]
     assert saved[1]["paper"]["error"] == 16.32 and saved[1]["paper_steps"] == 22_500
@@ -76,18 +94,25 @@ def test_the_mean_face_is_that_of_all_training_faces(tmp_path: Path) -> None:
     reference = recipes.get_table("aflw").compute_references
     assert reference is not None
     first = reference(str(tmp_path))["aflw/mean-face"]
-    run = replace(recipes.get("aflw/sl-all"), device="cpu", data={"root": str(tmp_path)}, batch={"labeled": 8})
+    run = replace(
+        recipes.get("aflw/sl-all"), device="cpu", data={"root": str(tmp_path)}, batch={"labeled": 8}
+    )
     sets = Trainer(run).splits
     test, train = sets.test.y.double(), torch.cat([sets.labeled.y, sets.validation.y]).double()
     mean = train.mean(dim=0)
-    error = (mean - test).view(len(test), 5, 2).norm(dim=2).mean(1) / (test[:, :2] - test[:, 2:4]).norm(dim=1)
+    error = (mean - test).view(len(test), 5, 2).norm(dim=2).mean(1) / (
+        test[:, :2] - test[:, 2:4]
+    ).norm(dim=1)
     assert first == pytest.approx(100 * float(error.mean()), rel=1e-5)
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
-    told = describe_plan("cifar10", options(tmp_path, cells=("fixmatch-l2i-paper-250",), steps=100))
-    assert told == [
-        "cifar10/fixmatch-l2i-paper-250: 2 seeds, 0 done already, 100 of the recipe's 1,048,576 steps, "
+    reported = describe_plan(
+        "cifar10", options(tmp_path, cells=("fixmatch-l2i-paper-250",), steps=100)
+    )
+    assert reported == [
+        "cifar10/fixmatch-l2i-paper-250: 2 seeds, 0 done already, "
+        "100 of the recipe's 1,048,576 steps, "
         "the paper's figure 5.56 ± 0.03"
     ]
     assert not (tmp_path / "runs").exists()
@@ -112,12 +137,18 @@ def test_every_cell_knows_its_baseline(cell: str, baseline: str | None) -> None:
     assert recipes.find_cell_table(cell).find_baseline(cell) == baseline
 
 
-def results(name: str, figures: dict[int, float]) -> list[Result]:
+def results(name: str, metrics: dict[int, float]) -> list[Result]:
     """Results by seed."""
-    fixed = {"metric_name": "error (%)", "metric_definition": "", "validation": None, "versions": {}, "hardware": ""}
+    fixed = {
+        "metric_name": "error (%)",
+        "metric_definition": "",
+        "validation": None,
+        "versions": {},
+        "hardware": "",
+    }
     return [
-        Result(name=name, metric=figure, seed=seed, steps=9, seconds=90.0, **fixed)  # type: ignore[arg-type]
-        for seed, figure in figures.items()
+        Result(name=name, metric=metric_value, seed=seed, steps=9, seconds=90.0, **fixed)  # type: ignore[arg-type]
+        for seed, metric_value in metrics.items()
     ]
 
 
@@ -130,9 +161,11 @@ def test_a_gain_is_ours_less_the_baselines_seed_by_seed() -> None:
 
 
 def test_errors_in_units_are_told_to_three_digits() -> None:
-    def line(*figures: float) -> ComparisonRow:
-        found = results("friedman/sl-60", dict(enumerate(figures)))
-        return ComparisonRow("friedman/sl-60", [dataclasses.replace(result, metric_name="RMSE") for result in found])
+    def line(*metrics: float) -> ComparisonRow:
+        actual = results("friedman/sl-60", dict(enumerate(metrics)))
+        return ComparisonRow(
+            "friedman/sl-60", [dataclasses.replace(result, metric_name="RMSE") for result in actual]
+        )
 
     assert line(0.651, 0.663).format_gain(line(0.650, 0.660)) == "+0.002 ± 0.001"
     assert build_columns([line(0.651, 0.663)], {})["RMSE"] == ["0.657 ± 0.006"]
@@ -140,15 +173,36 @@ def test_errors_in_units_are_told_to_three_digits() -> None:
 
 def test_l2i_and_its_ablations_are_set_against_their_control() -> None:
     aflw = recipes.get_table("aflw")
-    control = {"aflw/mean-teacher-l2i-91-control": Cell("mean-teacher", 91, "normalized", "control")}
+    control = {
+        "aflw/mean-teacher-l2i-91-control": Cell("mean-teacher", 91, "normalized", "control")
+    }
     table = dataclasses.replace(aflw, cells=aflw.cells | control)
-    figures = {"mean-teacher-91": 10.0, "mean-teacher-l2i-91": 8.0, "mean-teacher-l2i-paper-91": 7.0}
-    figures |= {"mean-teacher-l2i-91-exact": 6.0, "mean-teacher-l2i-91-control": 9.0}
-    found = {f"aflw/{cell}": results(f"aflw/{cell}", {0: figure}) for cell, figure in figures.items()}
+    metrics = {
+        "mean-teacher-91": 10.0,
+        "mean-teacher-l2i-91": 8.0,
+        "mean-teacher-l2i-paper-91": 7.0,
+    }
+    metrics |= {"mean-teacher-l2i-91-exact": 6.0, "mean-teacher-l2i-91-control": 9.0}
+    actual = {
+        f"aflw/{cell}": results(f"aflw/{cell}", {0: metric_value})
+        for cell, metric_value in metrics.items()
+    }
     rows = [
-        line.strip("| ").split(" | ") for line in render_markdown(columns_to_rows(build_docs_columns(build_rows(table, found), {}))).splitlines()
+        line.strip("| ").split(" | ")
+        for line in render_markdown(
+            columns_to_rows(build_docs_columns(build_rows(table, actual), {}))
+        ).splitlines()
     ]
-    assert rows[0] == ["cell", "error (%)", "paper", "Δ same steps", "Δ control", "seeds", "steps", "minutes a run"]
+    assert rows[0] == [
+        "cell",
+        "error (%)",
+        "paper",
+        "Δ same steps",
+        "Δ control",
+        "seeds",
+        "steps",
+        "minutes a run",
+    ]
     assert [row[3:5] for row in rows[2:]] == [
         ["", ""],
         ["-2.00", "-1.00"],
@@ -160,26 +214,49 @@ def test_l2i_and_its_ablations_are_set_against_their_control() -> None:
 
 
 def test_fields_of_every_run_can_be_changed() -> None:
-    changes = ("optim.lr=0.01", "batch.labeled=16", "l2i.share=False", "data.weak.flip=true", "eval_every=7")
-    planned = plan_runs(recipes.get_table("aflw"), CompareOptions(changes=changes, seeds=1))
+    changes = (
+        "optim.lr=0.01",
+        "batch.labeled=16",
+        "l2i.paper.inner_supervised=True",
+        "l2i.preserve_step_norm=False",
+        "optim.milestones=0.5,0.75",
+        "l2i.paper.eta=None",
+        "l2i.paper.eta_schedule=constant",
+        "data.weak.flip=true",
+        "eval_every=7",
+    )
+    table, exact = recipes.get_table("aflw"), "mean-teacher-l2i-91-k1"
+    assert recipes.get(f"aflw/{exact}").l2i.paper.eta is not None
+    planned = plan_runs(table, CompareOptions(set=changes, seeds=1))
+    planned |= plan_runs(table, CompareOptions(set=changes, seeds=1, cells=(exact,)))
     for (run,) in planned.values():
         assert (run.optim.lr, run.batch.labeled, run.eval_every) == (0.01, 16, 7)
-        assert not run.l2i.share and run.data.weak.flip
+        assert run.l2i.paper.inner_supervised and not run.l2i.preserve_step_norm
+        assert run.data.weak.flip
+        assert run.optim.milestones == (0.5, 0.75) and run.l2i.paper.eta is None
+    assert f"aflw/{exact}" in planned and len(planned) > 2
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("optim.lr", "--set takes FIELD=VALUE, as in --set optim.lr=0.001; it was given 'optim.lr'"),
+        (
+            "optim.lr",
+            "--set takes FIELD=VALUE, as in --set optim.lr=0.001; it was given 'optim.lr'",
+        ),
         ("steps=3", "--set steps: 'l2i compare' has an option of its own for that"),
-        ("optim.rl=3", "aflw/sl-91: Unrecognized options: --optim.rl, 3; perhaps you meant --optim.lr"),
-        ("method.threshold=0.5", "aflw/sl-91: Unrecognized options: --method.threshold"),
-        ("optim.lr=fast", "aflw/sl-91: "),
+        ("optim.rl=3", "aflw/sl-91: unknown field 'optim.rl'; perhaps you meant 'optim.lr'"),
+        ("method.threshold=0.5", "aflw/sl-91: unknown field 'method.threshold'"),
+        ("optim.lr=fast", "aflw/sl-91: optim.lr='fast' does not fit; it takes float"),
+        ("optim.nesterov=1", "aflw/sl-91: optim.nesterov='1' does not fit; it takes bool"),
+        ("optim.schedule=fast", "aflw/sl-91: optim.schedule='fast' does not fit"),
+        ("data=digits", "aflw/sl-91: data is a section; set one of its fields, such as data.name"),
+        ("eval_every.n=3", "aflw/sl-91: eval_every has no fields; set eval_every itself"),
     ],
 )
 def test_what_cannot_be_changed_is_said(change: str, message: str) -> None:
     with pytest.raises(InputError) as error:
-        plan_runs(recipes.get_table("aflw"), CompareOptions(changes=(change,), seeds=1))
+        plan_runs(recipes.get_table("aflw"), CompareOptions(set=(change,), seeds=1))
     assert message in str(error.value)
 
 

@@ -28,7 +28,10 @@ class Said(NamedTuple):
     @property
     def rows(self) -> dict[str, list[str]]:
         """The rows of a Markdown table, by cell."""
-        lines = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in self.out.splitlines()]
+        lines = [
+            line.removeprefix("| ").removesuffix(" |").split(" | ")
+            for line in self.out.splitlines()
+        ]
         return {line[0].strip("`"): line[1:] for line in lines if not line[0].startswith("|--")}
 
 
@@ -38,8 +41,29 @@ Done = tuple[Path, str]
 
 def training(folder: Path, *more: str) -> list[str]:
     """The command for the landmark cells with batches and labels that suit two dozen faces."""
-    few = ("--seeds", "2", "--steps", "3", "--device", "cpu", "--data.root", str(folder), "--cells", *CELLS)
-    return ["compare", "aflw", *few, *more, "--set", "threads=1", "probe_samples=0", "data.num-labeled=10", *BATCHES]
+    few = (
+        "--seeds",
+        "2",
+        "--steps",
+        "3",
+        "--device",
+        "cpu",
+        "--data.root",
+        str(folder),
+        "--cells",
+        *CELLS,
+    )
+    return [
+        "compare",
+        "aflw",
+        *few,
+        *more,
+        "--set",
+        "threads=1",
+        "probe_samples=0",
+        "data.num-labeled=10",
+        *BATCHES,
+    ]
 
 
 @pytest.fixture
@@ -57,9 +81,16 @@ def l2i(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A folder with faces, runs/ and results/, and what the command printed."""
     folder = write_faces(tmp_path_factory.mktemp("trained"))
-    with redirect_stdout(io.StringIO()) as told:
-        assert run_command(training(folder, "--save-results", str(folder / "results"), "--out", str(folder / "runs"))) == 0
-    return folder, told.getvalue()
+    with redirect_stdout(io.StringIO()) as printed:
+        assert (
+            run_command(
+                training(
+                    folder, "--save-results", str(folder / "results"), "--out", str(folder / "runs")
+                )
+            )
+            == 0
+        )
+    return folder, printed.getvalue()
 
 
 @pytest.fixture
@@ -71,22 +102,26 @@ def results(trained: Done, tmp_path: Path) -> Path:
 def test_each_run_leaves_its_result_and_its_metrics(trained: Done) -> None:
     folder, _ = trained
     names = [f"{line}-seed{seed}" for line in LINES for seed in (0, 1)]
-    kept = folder / "results" / "aflw"
+    saved = folder / "results" / "aflw"
     files = {f"{name}{end}" for name in names for end in (".json", ".jsonl")}
-    assert {path.name for path in kept.iterdir()} == {"mean-face.json", *files}
+    assert {path.name for path in saved.iterdir()} == {"mean-face.json", *files}
     for name in names:
         there = folder / "runs" / f"aflw-{name}"
-        assert (kept / f"{name}.json").read_bytes() == (there / "result.json").read_bytes()
-        assert (kept / f"{name}.jsonl").read_bytes() == (there / "metrics.jsonl").read_bytes()
+        assert (saved / f"{name}.json").read_bytes() == (there / "result.json").read_bytes()
+        assert (saved / f"{name}.jsonl").read_bytes() == (there / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("within", ["", "aflw"])
-def test_what_was_kept_gives_the_same_table_without_data(trained: Done, l2i: Call, within: str) -> None:
-    folder, told = trained
+def test_what_was_kept_gives_the_same_table_without_data(
+    trained: Done, l2i: Call, within: str
+) -> None:
+    folder, printed = trained
     before = sorted(folder.rglob("*"))
     said = l2i("compare", "aflw", "--load-results", folder / "results" / within)
     assert said.code == 0, said.err
-    assert said.out == told.replace(f"Kept in {folder}/runs/aflw.json, the results in {folder}/results.\n", "")
+    assert said.out == printed.replace(
+        f"Kept in {folder}/runs/aflw.json, the results in {folder}/results.\n", ""
+    )
     assert "mean-face" in said.out and "2 seeds" in said.out
     assert sorted(folder.rglob("*")) == before
 
@@ -97,40 +132,62 @@ def test_a_markdown_table_has_the_figures_of_the_files(results: Path, l2i: Call)
         "| cell | error (%) | paper | Δ same steps | Δ same time | seeds | steps | seconds a run |"
     )
     assert [*said.rows] == ["cell", "mean-face", *LINES]
-    found = {
-        line: [json.loads((results / "aflw" / f"{line}-seed{seed}.json").read_text()) for seed in (0, 1)]
+    actual = {
+        line: [
+            json.loads((results / "aflw" / f"{line}-seed{seed}.json").read_text())
+            for seed in (0, 1)
+        ]
         for line in LINES
     }
-    for line, runs in found.items():
+    for line, runs in actual.items():
         assert said.rows[line][0] == mean_stderr(each["metric"] for each in runs)
         assert said.rows[line][4] == "2"
-        assert float(said.rows[line][6]) == pytest.approx(sum(each["seconds"] for each in runs) / 2, abs=0.051)
-    ours = [each["metric"] for each in found["mean-teacher-l2i-91"]]
+        assert float(said.rows[line][6]) == pytest.approx(
+            sum(each["seconds"] for each in runs) / 2, abs=0.051
+        )
+    ours = [each["metric"] for each in actual["mean-teacher-l2i-91"]]
     for column, other in enumerate(("mean-teacher-91", "mean-teacher-91-longer"), start=2):
-        theirs = [each["metric"] for each in found[other]]
+        theirs = [each["metric"] for each in actual[other]]
         gain = mean_stderr((a - b for a, b in zip(ours, theirs, strict=True)), sign="+")
         assert said.rows["mean-teacher-l2i-91"][column] == gain
     assert "Δ: a cell minus its baseline" in said.err
 
 
-def test_what_is_missing_is_trained_and_nothing_else(trained: Done, results: Path, tmp_path: Path, l2i: Call) -> None:
+def test_what_is_missing_is_trained_and_nothing_else(
+    trained: Done, results: Path, tmp_path: Path, l2i: Call
+) -> None:
     gone = ("sl-91-seed1", "mean-teacher-91-longer-seed0")
     for name in gone:
         (results / "aflw" / f"{name}.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in results.rglob("*.json")}
-    dry = l2i(*training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"), "--dry-run"))
+    dry = l2i(
+        *training(
+            trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"), "--dry-run"
+        )
+    )
     assert dry.out.splitlines()[0].startswith("aflw/sl-91: 2 seeds, 1 done already")
-    said = l2i(*training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs")))
+    said = l2i(
+        *training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"))
+    )
     assert said.code == 0, said.err
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"aflw.json", *(f"aflw-{name}" for name in gone)}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "aflw.json",
+        *(f"aflw-{name}" for name in gone),
+    }
     assert {path: path.stat().st_mtime_ns for path in before} == before
     for name in gone:
-        again, first = (folder / "results" / "aflw" / f"{name}.json" for folder in (tmp_path, trained[0]))
+        again, first = (
+            folder / "results" / "aflw" / f"{name}.json" for folder in (tmp_path, trained[0])
+        )
         assert json.loads(again.read_text())["metric"] == json.loads(first.read_text())["metric"]
 
 
-def test_where_all_is_kept_nothing_is_trained(trained: Done, results: Path, tmp_path: Path, l2i: Call) -> None:
-    said = l2i(*training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs")))
+def test_where_all_is_kept_nothing_is_trained(
+    trained: Done, results: Path, tmp_path: Path, l2i: Call
+) -> None:
+    said = l2i(
+        *training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"))
+    )
     assert said.out.partition("Kept in")[0] == trained[1].partition("Kept in")[0]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["aflw.json"]
 
@@ -138,7 +195,11 @@ def test_where_all_is_kept_nothing_is_trained(trained: Done, results: Path, tmp_
 def test_what_was_done_before_a_failure_is_kept(trained: Done, tmp_path: Path, l2i: Call) -> None:
     (runs := tmp_path / "runs").mkdir()
     (runs / "aflw-mean-teacher-91-seed1").touch()
-    said = l2i(*training(trained[0], "--save-results", str(tmp_path / "new" / "results"), "--out", str(runs)))
+    said = l2i(
+        *training(
+            trained[0], "--save-results", str(tmp_path / "new" / "results"), "--out", str(runs)
+        )
+    )
     assert said.code == 2 and "aflw-mean-teacher-91-seed1 is a file" in said.err
     done = {"sl-91-seed0.json", "sl-91-seed1.json", "mean-teacher-91-seed0.json"}
     assert {path.name for path in (tmp_path / "new" / "results" / "aflw").glob("*.json")} == done
@@ -149,7 +210,14 @@ def test_lines_may_have_different_numbers_of_seeds(results: Path, l2i: Call) -> 
     for path in (results / "aflw").glob("*-longer-*.json"):
         path.unlink()
     said = l2i("compare", "aflw", "--load-results", results, "--markdown")
-    assert said.rows["cell"] == ["error (%)", "paper", "Δ same steps", "seeds", "steps", "seconds a run"]
+    assert said.rows["cell"] == [
+        "error (%)",
+        "paper",
+        "Δ same steps",
+        "seeds",
+        "steps",
+        "seconds a run",
+    ]
     assert [said.rows[cell][3] for cell in CELLS] == ["2", "2", "1"]
     base, ours = (
         json.loads((results / "aflw" / f"{cell}-seed0.json").read_text())["metric"]
@@ -161,19 +229,30 @@ def test_lines_may_have_different_numbers_of_seeds(results: Path, l2i: Call) -> 
     assert " seeds " in l2i("compare", "aflw", "--load-results", results).out
 
 
-def test_only_the_cells_asked_for_are_shown_with_their_differences(results: Path, l2i: Call) -> None:
+def test_only_the_cells_asked_for_are_shown_with_their_differences(
+    results: Path, l2i: Call
+) -> None:
     whole = l2i("compare", "aflw", "--load-results", results, "--markdown").rows
-    said = l2i("compare", "aflw", "--load-results", results, "--markdown", "--cells", "mean-teacher-l2i-91")
+    said = l2i(
+        "compare", "aflw", "--load-results", results, "--markdown", "--cells", "mean-teacher-l2i-91"
+    )
     assert said.rows == {name: whole[name] for name in ("cell", "mean-face", *LINES[2:])}
 
 
-def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(trained: Done, results: Path, l2i: Call) -> None:
-    kept = l2i("compare", "aflw", "--load-results", results, "--markdown").rows
+def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(
+    trained: Done, results: Path, l2i: Call
+) -> None:
+    saved = l2i("compare", "aflw", "--load-results", results, "--markdown").rows
     needless = l2i("compare", "aflw", "--load-results", results, "--data.root", trained[0])
     assert needless.code == 2 and "--data.root does not matter here" in needless.err
     (results / "aflw" / "mean-face.json").unlink()
     assert "mean-face" not in l2i("compare", "aflw", "--load-results", results, "--markdown").rows
-    assert l2i("compare", "aflw", "--load-results", results, "--markdown", "--data.root", trained[0]).rows == kept
+    assert (
+        l2i(
+            "compare", "aflw", "--load-results", results, "--markdown", "--data.root", trained[0]
+        ).rows
+        == saved
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,13 +263,33 @@ def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(trained: Done, r
         (SL, lambda text: text.replace('"metric":', '"metrics":'), "is damaged"),
         (SL, lambda text: text.replace('"steps": 3', '"steps": "3"'), "is damaged"),
         (SL, lambda text: text.replace('"torch"', '"touch"'), "is damaged"),
-        (SL, lambda text: text.replace('"seed": 0', '"seed": 1'), "holds the result of aflw/sl-91, seed 1"),
+        (
+            SL,
+            lambda text: text.replace('"seed": 0', '"seed": 1'),
+            "holds the result of aflw/sl-91, seed 1",
+        ),
         (SL, lambda text: text.replace('"seconds": ', '"seconds": -'), "is damaged"),
-        (SL, lambda text: text.replace("sl-91", "sl-182"), "holds the result of aflw/sl-182, seed 0"),
+        (
+            SL,
+            lambda text: text.replace("sl-91", "sl-182"),
+            "holds the result of aflw/sl-182, seed 0",
+        ),
         ("sl-92-seed0.json", lambda _: "{}", "is of no cell of aflw"),
-        ("mean-face.json", lambda text: text.replace("mean-face", "face"), "is damaged, or no figure of aflw"),
-        ("mean-face.json", lambda _: '{"name": "aflw/mean-face", "metric": NaN}', "is damaged, or no figure of aflw"),
-        ("mean-teacher-l2i-91-seed0.json", lambda text: text.replace('"steps": 3', '"steps": 30'), "is of 30 steps"),
+        (
+            "mean-face.json",
+            lambda text: text.replace("mean-face", "face"),
+            "is damaged, or no figure of aflw",
+        ),
+        (
+            "mean-face.json",
+            lambda _: '{"name": "aflw/mean-face", "metric": NaN}',
+            "is damaged, or no figure of aflw",
+        ),
+        (
+            "mean-teacher-l2i-91-seed0.json",
+            lambda text: text.replace('"steps": 3', '"steps": 30'),
+            "is of 30 steps",
+        ),
     ],
 )
 def test_a_file_that_is_not_what_it_should_be_is_named(
@@ -206,7 +305,11 @@ def test_a_file_that_is_not_what_it_should_be_is_named(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--steps", "4"), f"{SL} is of 3 steps, and 4 are asked for; give --steps 3, or give another --save-results"),
+        (
+            ("--steps", "4"),
+            f"{SL} is of 3 steps, and 4 are asked for; give --steps 3, "
+            "or give another --save-results",
+        ),
         (("--steps", "4", "--dry-run"), f"{SL} is of 3 steps"),
         (("--dry-run", "--markdown"), "--markdown does not go with --dry-run"),
     ],
@@ -214,7 +317,11 @@ def test_a_file_that_is_not_what_it_should_be_is_named(
 def test_runs_of_another_length_are_not_taken_for_those_asked_for(
     trained: Done, results: Path, tmp_path: Path, l2i: Call, more: tuple[str], message: str
 ) -> None:
-    said = l2i(*training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"), *more))
+    said = l2i(
+        *training(
+            trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"), *more
+        )
+    )
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert message in said.err
     assert not (tmp_path / "runs").exists()
@@ -223,23 +330,52 @@ def test_runs_of_another_length_are_not_taken_for_those_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--load-results", "nowhere"), "nowhere is not a folder; give the one that holds aflw/CELL-seedN.json"),
-        (("--load-results", "empty"), "empty holds no results of aflw (aflw/CELL-seedN.json); 'l2i compare aflw --save-results empty'"),
-        (("--load-results", "results", "--cells", "sl-182"), "results/aflw has no results of aflw/sl-182"),
+        (
+            ("--load-results", "nowhere"),
+            "nowhere is not a folder; give the one that holds aflw/CELL-seedN.json",
+        ),
+        (
+            ("--load-results", "empty"),
+            "empty holds no results of aflw (aflw/CELL-seedN.json); "
+            "'l2i compare aflw --save-results empty'",
+        ),
+        (
+            ("--load-results", "results", "--cells", "sl-182"),
+            "results/aflw has no results of aflw/sl-182",
+        ),
         (("--load-results", "results", "--cells", "sl-92"), "perhaps you meant 'sl-91'"),
-        (("--load-results", "results", "--save-results", "results"), "--save-results does not go with --load-results, which trains nothing"),
+        (
+            ("--load-results", "results", "--save-results", "results"),
+            "--save-results does not go with --load-results, which trains nothing",
+        ),
         (("--load-results", "results", "--steps", "3"), "--steps does not go with --load-results"),
         (("--load-results", "results", "--seeds", "1"), "--seeds does not go with --load-results"),
         (("--load-results", "results", "--dry-run"), "--dry-run does not go with --load-results"),
-        (("--load-results", "results", "--no-time-matched"), "--no-time-matched does not go with --load-results"),
-        (("--load-results", "results", "--set", "optim.lr=1"), "--set does not go with --load-results"),
-        (("--load-results", "results", "--plot", "curve.gif"), "the name of a picture must end in .png, .svg, .pdf"),
+        (
+            ("--load-results", "results", "--no-time-matched"),
+            "--no-time-matched does not go with --load-results",
+        ),
+        (
+            ("--load-results", "results", "--set", "optim.lr=1"),
+            "--set does not go with --load-results",
+        ),
+        (
+            ("--load-results", "results", "--plot", "curve.gif"),
+            "the name of a picture must end in .png, .svg, .pdf",
+        ),
         (("--plot", "curve.png", "--dry-run"), "--plot does not go with --dry-run"),
-        (("--save-results", "file/in", "--cells", "sl-91"), "file/in/aflw cannot be a folder (Not a directory); give another"),
+        (
+            ("--save-results", "file/in", "--cells", "sl-91"),
+            "file/in/aflw cannot be a folder (Not a directory); give another",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
-    results: Path, monkeypatch: pytest.MonkeyPatch, l2i: Call, arguments: tuple[str, ...], message: str
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    l2i: Call,
+    arguments: tuple[str, ...],
+    message: str,
 ) -> None:
     monkeypatch.chdir(results.parent)
     Path("file").touch()

@@ -36,8 +36,8 @@ def test_own_data_runs_and_tells_methods_apart(tmp_path: Path) -> None:
 
 
 def test_randaugment_costs_at_most_a_tenth_of_a_training_step(tmp_path: Path) -> None:
-    told = run("randaugment_cost.py", tmp_path, "32", "2")
-    assert float(told.split()[-2]) <= 10
+    printed = run("randaugment_cost.py", tmp_path, "32", "2")
+    assert float(printed.split()[-2]) <= 10
 
 
 def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
@@ -46,19 +46,28 @@ def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
 
 
 def test_seeds_at_once_are_set_against_one(tmp_path: Path) -> None:
-    told = run("seeds_at_once.py", tmp_path, "landmarks", "2", "1").splitlines()
-    assert [line.partition(":")[0] for line in told] == ["landmarks, 1 at once", "landmarks, 2 at once"]
-    assert told[0].endswith("1.00 × one run") and float(told[1].split()[-4]) > 1
+    printed = run("seeds_at_once.py", tmp_path, "landmarks", "2", "1").splitlines()
+    assert [line.partition(":")[0] for line in printed] == [
+        "landmarks, 1 at once",
+        "landmarks, 2 at once",
+    ]
+    assert printed[0].endswith("1.00 × one run") and float(printed[1].split()[-4]) > 1
 
 
 def test_unseen_hold_out_samples_are_set_against_the_labelled_ones(tmp_path: Path) -> None:
     settings = {"device": "cpu", "steps": 60, "out": str(tmp_path / "run"), "threads": 1}
     train(replace(recipes.get("digits/mean-teacher-40"), **settings), quiet=True)
-    told = run("unseen_holdout.py", tmp_path, "run", "--looks", "3", "--json", "found.jsonl").splitlines()
+    printed = run(
+        "unseen_holdout.py", tmp_path, "run", "--looks", "3", "--json", "found.jsonl"
+    ).splitlines()
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
     kinds = [f"hold-out {line['holdout']}, through {line['through']}" for line in lines]
-    assert kinds == [f"hold-out {h}, through {t}" for h in ("labeled", "unseen") for t in ("labels", "parameters")]
-    for kind, line, sentence in zip(kinds, lines, told, strict=True):
+    assert kinds == [
+        f"hold-out {h}, through {t}"
+        for h in ("labeled", "unseen")
+        for t in ("labels", "parameters")
+    ]
+    for kind, line, sentence in zip(kinds, lines, printed, strict=True):
         assert sentence.startswith(f"digits/mean-teacher-40, {kind}: C^H {mean(line['C^H']):.3f} ±")
         assert len(line["C^H"]) == len(line["test cost"]) == 3
     labeled, unseen = (line["C^H"] for line in lines if line["through"] == "parameters")
@@ -66,8 +75,12 @@ def test_unseen_hold_out_samples_are_set_against_the_labelled_ones(tmp_path: Pat
 
 
 def test_the_profile_of_a_step_is_for_a_gpu(tmp_path: Path) -> None:
-    assert ("at once" if torch.cuda.is_available() else "there is none") in run("step_profile.py", tmp_path)
+    assert ("at once" if torch.cuda.is_available() else "there is none") in run(
+        "step_profile.py", tmp_path
+    )
 
 
 def test_lane_plans_are_for_a_gpu(tmp_path: Path) -> None:
-    assert ("MiB" if torch.cuda.is_available() else "there is none") in run("lane_plans.py", tmp_path, "landmarks")
+    assert ("MiB" if torch.cuda.is_available() else "there is none") in run(
+        "lane_plans.py", tmp_path, "landmarks"
+    )

@@ -11,62 +11,108 @@ from l2i.experiments.results import format_setting_overrides
 from l2i.training.run_dir import Result, flat_settings
 
 ROOT = Path(__file__).parent.parent
-SHORT = ["compare", "digits", "--cells", "sl-40", "--seeds", "1", "--steps", "3", "--device", "cpu", "--no-time-matched"]
+SHORT = [
+    "compare",
+    "digits",
+    "--cells",
+    "sl-40",
+    "--seeds",
+    "1",
+    "--steps",
+    "3",
+    "--device",
+    "cpu",
+    "--no-time-matched",
+]
 NAME = "digits/sl-40-seed0.json"
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one result, of a learning rate that is not the recipe's."""
     monkeypatch.chdir(tmp_path)
-    assert run_command([*SHORT, "--out", "first", "--save-results", "kept", "--set", "optim.lr=0.01", "threads=1"]) == 0
+    assert (
+        run_command(
+            [
+                *SHORT,
+                "--out",
+                "first",
+                "--save-results",
+                "kept",
+                "--set",
+                "optim.lr=0.01",
+                "threads=1",
+            ]
+        )
+        == 0
+    )
     return tmp_path / "kept"
 
 
-def test_a_result_of_other_settings_is_refused(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_of_other_settings_is_refused(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     again = [*SHORT, "--out", "second", "--save-results", "kept"]
     capsys.readouterr()
     assert run_command(again) == 2
     lr = recipes.get("digits/sl-40").optim.lr
-    told = f"kept/{NAME} is of a run with optim.lr=0.01, and {lr} is asked for; give --set optim.lr=0.01, or another"
-    assert told in capsys.readouterr().err
+    printed = (
+        f"kept/{NAME} is of a run with optim.lr=0.01, and {lr} is asked for; "
+        "give --set optim.lr=0.01, or another"
+    )
+    assert printed in capsys.readouterr().err
     assert not Path("second").exists()
     assert run_command([*again, "--set", "optim.lr=0.01"]) == 0
     assert "digits/sl-40: 1 of 1 seeds are in kept/digits" in capsys.readouterr().err
     assert not (Path("second") / "digits-sl-40-seed0").exists()
 
 
-def test_a_table_says_what_is_not_the_recipes(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_says_what_is_not_the_recipes(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
     assert run_command(["compare", "digits", "--load-results", "kept"]) == 0
     assert "digits/sl-40: with optim.lr=0.01, which is not the recipe's." in capsys.readouterr().out
 
 
 def test_a_result_that_does_not_tell_its_settings_is_taken_as_it_is(
-    kept: Path, capsys: pytest.CaptureFixture[str]
+    saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = kept / NAME
-    path.write_text(json.dumps({name: v for name, v in json.loads(path.read_text()).items() if name != "settings"}))
+    path = saved / NAME
+    path.write_text(
+        json.dumps(
+            {name: v for name, v in json.loads(path.read_text()).items() if name != "settings"}
+        )
+    )
     assert run_command([*SHORT, "--out", "second", "--save-results", "kept"]) == 0
     assert run_command(["compare", "digits", "--load-results", "kept"]) == 0
     assert "not the recipe's" not in capsys.readouterr().out
 
 
-def test_settings_that_are_none_are_damage(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = kept / NAME
+def test_settings_that_are_none_are_damage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved / NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": ["optim.lr"]}))
     assert run_command(["compare", "digits", "--load-results", "kept"]) == 2
     assert "is damaged, or no result of a run" in capsys.readouterr().err
 
 
 def test_settings_tell_nothing_of_the_machine() -> None:
-    run = replace(recipes.get("imdb/uda-20"), model={"weights": "/home/me/minilm"}, data={"root": "/x"})
-    told = flat_settings(replace(run, data={"text": replace(run.data.text, paraphrases="/home/me/said.jsonl")}))
-    assert (told["model.weights"], told["data.text.paraphrases"]) == ("minilm", "said.jsonl")
-    assert not any("/" in str(value) for value in told.values())
+    run = replace(
+        recipes.get("imdb/uda-20"), model={"weights": "/home/me/minilm"}, data={"root": "/x"}
+    )
+    printed = flat_settings(
+        replace(run, data={"text": replace(run.data.text, paraphrases="/home/me/said.jsonl")})
+    )
+    assert (printed["model.weights"], printed["data.text.paraphrases"]) == ("minilm", "said.jsonl")
+    assert not any("/" in str(value) for value in printed.values())
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results" / "cifar10").glob("*-seed*.json")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "results" / "cifar10").glob("*-seed*.json")), ids=lambda p: p.stem
+)
 def test_the_runs_in_minutes_are_of_their_recipes(path: Path) -> None:
     result = Result(**json.loads(path.read_text()))
-    assert result.settings == flat_settings(recipes.get(result.name)) and format_setting_overrides(result) == ""
+    assert (
+        result.settings == flat_settings(recipes.get(result.name))
+        and format_setting_overrides(result) == ""
+    )

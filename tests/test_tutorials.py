@@ -1,4 +1,4 @@
-"""The tutorials are run as they are written, block by block, and the links between pages lead somewhere."""
+"""The tutorials are run as written, block by block, and the links between pages lead somewhere."""
 
 import os
 import re
@@ -26,7 +26,11 @@ def steps_of(page: Path) -> Iterator[tuple[str, str]]:
         if kind == "python":
             yield kind, content
         elif kind == "console":
-            yield from ((kind, line.removeprefix("$ ")) for line in content.splitlines() if line.startswith("$ "))
+            yield from (
+                (kind, line.removeprefix("$ "))
+                for line in content.splitlines()
+                if line.startswith("$ ")
+            )
 
 
 def run_command(command: str, folder: Path) -> None:
@@ -34,13 +38,19 @@ def run_command(command: str, folder: Path) -> None:
     assert program == "l2i", f"a tutorial runs nothing but l2i: {command}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "l2i", *arguments], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "l2i", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_a_tutorial_runs_as_it_is_written(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tutorial_runs_as_it_is_written(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     steps = list(steps_of(page))
     assert steps
@@ -67,7 +77,9 @@ def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name} links to {link}, which is not there"
-        assert not anchor or anchor in anchors_of(target), f"{page.name} links to {link}, a heading that is not there"
+        assert not anchor or anchor in anchors_of(target), (
+            f"{page.name} links to {link}, a heading that is not there"
+        )
 
 
 def test_every_tutorial_is_named_in_the_reference() -> None:

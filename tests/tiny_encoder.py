@@ -1,4 +1,4 @@
-"""A tiny BERT with random weights and a WordPiece tokenizer of its own, saved as its publishers would."""
+"""A tiny BERT with random weights and its own WordPiece tokenizer, saved as publishers would."""
 
 import re
 from collections.abc import Iterable
@@ -31,21 +31,30 @@ OTHER = [
 ]
 
 
-def tiny_encoder(folder: Path, texts: Iterable[str] = (), *, width: int = 32, depth: int = 2, places: int = 64) -> str:
-    """Write config.json, model.safetensors and tokenizer.json to `folder`; the words of `texts` are the vocabulary."""
+def tiny_encoder(
+    folder: Path, texts: Iterable[str] = (), *, width: int = 32, depth: int = 2, places: int = 64
+) -> str:
+    """Write an encoder and its tokenizer to `folder`; the words of `texts` are the vocabulary."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     words = sorted(
-        {word for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower())} | {*GOOD, *BAD, *OTHER}
+        {word for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower())}
+        | {*GOOD, *BAD, *OTHER}
     )
     vocabulary = {token: i for i, token in enumerate((*SPECIAL, *PIECES, *words))}
     fast = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     fast.normalizer = normalizers.BertNormalizer(lowercase=True)
     fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
-    fast.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
+    fast.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ends
+    )
+    names = dict(
+        zip(
+            ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True
+        )
+    )
     PreTrainedTokenizerFast(tokenizer_object=fast, **names).save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(vocabulary),
@@ -63,15 +72,17 @@ def tiny_encoder(folder: Path, texts: Iterable[str] = (), *, width: int = 32, de
 
 @cache
 def reviews(count: int, seed: int = 0) -> list[tuple[str, int]]:
-    """Made-up reviews and whether each is good: a few telling words among others, of 5 to 30 words."""
+    """Made-up reviews of 5 to 30 words, a few of them telling, and whether each is good."""
     draw = Random(seed)
-    found = []
+    actual = []
     for i in range(count):
         telling = GOOD if i % 2 else BAD
-        words = draw.choices(OTHER, k=draw.randint(3, 26)) + draw.choices(telling, k=draw.randint(2, 4))
+        words = draw.choices(OTHER, k=draw.randint(3, 26)) + draw.choices(
+            telling, k=draw.randint(2, 4)
+        )
         draw.shuffle(words)
-        found.append((" ".join(words), i % 2))
-    return found
+        actual.append((" ".join(words), i % 2))
+    return actual
 
 
 def write_imdb(root: Path, *, train: int = 40, test: int = 20, unsup: int = 30) -> str:
@@ -79,7 +90,9 @@ def write_imdb(root: Path, *, train: int = 40, test: int = 20, unsup: int = 30) 
     sets = {"train": (train, 0), "test": (test, 1), "train/unsup": (unsup, 2)}
     for name, (count, seed) in sets.items():
         for i, (text, good) in enumerate(reviews(count, seed)):
-            folder = root / "aclImdb" / name / ("" if "unsup" in name else ("pos" if good else "neg"))
+            folder = (
+                root / "aclImdb" / name / ("" if "unsup" in name else ("pos" if good else "neg"))
+            )
             folder.mkdir(parents=True, exist_ok=True)
             rating = 0 if "unsup" in name else (9 if good else 2)
             (folder / f"{i}_{rating}.txt").write_text(text, encoding="utf-8")

@@ -1,4 +1,1 @@
-"""The study of what makes imputing help (docs/study.md): problems, arms tuned alike, and settings one by one."""
-
-
-
+"""The study of when imputing helps (docs/study.md): problems, tuned arms, single settings."""

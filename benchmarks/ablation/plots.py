@@ -11,7 +11,6 @@ from benchmarks.ablation.results import (
     BASELINE_SETTING,
     ProblemResults,
     SeedMetrics,
-    compute_mean_stderr,
     compute_percent_changes,
     select_with_metrics,
 )
@@ -19,30 +18,36 @@ from benchmarks.ablation.store import Record
 from benchmarks.ablation.tables import ARM_LABELS, DIFFERENCE_COLUMNS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import StrMethodFormatter
 
-ARM_COLORS: dict[Arm, str] = {"baseline": "#7f7f7f", "longer": "#1f77b4", "control": "#ff8c00", "l2i": "#00a0c8"}
+from l2i.experiments.formatting import compute_mean_stderr
+from l2i.experiments.plots import add_legend, make_figure, save_figure, set_log_scale
+
+ARM_COLORS: dict[Arm, str] = {
+    "baseline": "#7f7f7f",
+    "longer": "#1f77b4",
+    "control": "#ff8c00",
+    "l2i": "#00a0c8",
+}
 ARM_MARKERS: dict[Arm, str] = {"baseline": "o", "longer": "s", "control": "^"}
 DIVERGED_COLOR = "#d62728"
-LINEAR_THRESHOLD = 10.0  # per cent, up to which changes are drawn to scale; beyond, by their logarithm
+LINEAR_THRESHOLD = (
+    10.0  # per cent, up to which changes are drawn to scale; beyond, by their logarithm
+)
 DYNAMICS_TITLES = (
     "C^H",
     "‖g_outer‖ / ‖g_base‖, as it came",
     "error of the model's labels",
     "an update's change, in %, of C^H (—)\nand of the test cost (- -)",
 )
-PLAIN_FORMATTER = FuncFormatter(lambda value, _: f"{value:g}")
 ValueGetter = Callable[[Record], float | None]
 
 
 def save_plots(results: list[ProblemResults], folder: str) -> list[Path]:
     """Write the pictures that there is something for, and return their paths."""
-    paths = []
-    for name, figure in make_figures(results):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        paths.append(Path(folder) / f"{name}.png")
-        figure.savefig(paths[-1], dpi=100)
-    return paths
+    return [
+        save_figure(figure, Path(folder) / f"{name}.png") for name, figure in make_figures(results)
+    ]
 
 
 def make_figures(results: list[ProblemResults]) -> Iterator[tuple[str, Figure]]:
@@ -57,20 +62,38 @@ def make_figures(results: list[ProblemResults]) -> Iterator[tuple[str, Figure]]:
 
 def plot_gains(rows: list[tuple[ProblemResults, dict[Arm, SeedMetrics]]]) -> Figure:
     """Each problem's differences, in % of its baseline's error."""
-    axes = (figure := Figure(figsize=(9, 1.6 + 0.75 * len(rows)), layout="constrained")).subplots()
+    figure = make_figure(9, 1.6 + 0.75 * len(rows))
+    axes = figure.subplots()
     axes.axvline(0, color="grey", linewidth=1)
     for position, (label, arm) in enumerate(DIFFERENCE_COLUMNS.items()):
-        values = [compute_percent_changes(metrics["l2i"], metrics[arm], metrics["baseline"]) for _, metrics in rows]
-        bars = [(*compute_mean_stderr(percents), k + 0.22 * (position - 1)) for k, percents in enumerate(values) if percents]
+        values = [
+            compute_percent_changes(metrics["l2i"], metrics[arm], metrics["baseline"])
+            for _, metrics in rows
+        ]
+        bars = [
+            (*compute_mean_stderr(percents), k + 0.22 * (position - 1))
+            for k, percents in enumerate(values)
+            if percents
+        ]
         for k, (x, error, y) in enumerate(bars):
             color, legend_label = ARM_COLORS[arm], label if k == 0 else None
-            axes.errorbar(x, y, xerr=error, fmt=ARM_MARKERS[arm], color=color, markersize=6, capsize=3, label=legend_label)
+            axes.errorbar(
+                x,
+                y,
+                xerr=error,
+                fmt=ARM_MARKERS[arm],
+                color=color,
+                markersize=6,
+                capsize=3,
+                label=legend_label,
+            )
     names = [f"{result.problem.name}\n{result.run.data.num_labeled} labels" for result, _ in rows]
     axes.set_yticks(range(len(rows)), names)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(
-        "L2I minus the other, in % of the baseline's error, mean ± standard error; left of 0, L2I is better"
+        "L2I minus the other, in % of the baseline's error, mean ± standard error; left of 0, "
+        "L2I is better"
     )
     figure.legend(loc="outside upper center", ncols=len(DIFFERENCE_COLUMNS))
     return figure
@@ -78,17 +101,30 @@ def plot_gains(rows: list[tuple[ProblemResults, dict[Arm, SeedMetrics]]]) -> Fig
 
 def plot_settings(columns: list[tuple[ProblemResults, dict[str, SeedMetrics]]]) -> Figure:
     """Every setting's change, a column a problem."""
-    names = [name for name in GROUP_BY_SETTING if name != BASELINE_SETTING and any(name in metrics for _, metrics in columns)]
-    labels = [label for group in SETTING_GROUPS for label in (group, *(n for n in names if GROUP_BY_SETTING[n] == group))]
+    names = [
+        name
+        for name in GROUP_BY_SETTING
+        if name != BASELINE_SETTING and any(name in metrics for _, metrics in columns)
+    ]
+    labels = [
+        label
+        for group in SETTING_GROUPS
+        for label in (group, *(n for n in names if GROUP_BY_SETTING[n] == group))
+    ]
     positions = {label: position for position, label in enumerate(labels)}
-    figure = Figure(figsize=(3.6 + 1.2 * len(columns), 1.3 + 0.2 * len(labels)), layout="constrained")
-    title = "Change of the error by one setting, in % of the error without L2I;\nleft of 0, better; ×: runs diverged"
-    figure.suptitle(title, fontsize=11)
+    title = (
+        "Change of the error by one setting, in % of the error without L2I;\n"
+        "left of 0, better; ×: runs diverged"
+    )
+    width, height = 3.6 + 1.2 * len(columns), 1.3 + 0.2 * len(labels)
+    figure = make_figure(width, height, title, fontsize=11)
     grid = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, (result, metrics) in zip(grid, columns, strict=True):
         axes.set_title(format_problem_title(result), fontsize=8)
         plot_setting_changes(axes, metrics, {name: positions[name] for name in names})
-    grid[0].set_yticks(range(len(labels)), [label.partition(": ")[2] or label for label in labels], fontsize=8)
+    grid[0].set_yticks(
+        range(len(labels)), [label.partition(": ")[2] or label for label in labels], fontsize=8
+    )
     for label, tick in zip(labels, grid[0].get_yticklabels(), strict=True):
         tick.set_fontweight("bold" if label in SETTING_GROUPS else "normal")
     grid[0].set_ylim(len(labels), -1)
@@ -101,38 +137,49 @@ def format_problem_title(result: ProblemResults) -> str:
     return f"{dataset}\n{result.problem.name.removeprefix(f'{dataset}-')}"
 
 
-def plot_setting_changes(axes: Axes, metrics: dict[str, SeedMetrics], positions: dict[str, int]) -> None:
+def plot_setting_changes(
+    axes: Axes, metrics: dict[str, SeedMetrics], positions: dict[str, int]
+) -> None:
     """The settings of one problem, a group a color; a cross where runs diverged."""
     axes.axvline(0, color="grey", linewidth=1)
     groups = list(SETTING_GROUPS)
     for name, position in positions.items():
-        values = compute_percent_changes(metrics.get(name, {}), metrics[BASELINE_SETTING], metrics[BASELINE_SETTING])
+        values = compute_percent_changes(
+            metrics.get(name, {}), metrics[BASELINE_SETTING], metrics[BASELINE_SETTING]
+        )
         if values:
             x, error = compute_mean_stderr(values)
             color = f"C{groups.index(GROUP_BY_SETTING[name])}"
-            axes.errorbar(x, position, xerr=error, fmt="o", color=color, markersize=4, capsize=2, linewidth=1)
+            axes.errorbar(
+                x, position, xerr=error, fmt="o", color=color, markersize=4, capsize=2, linewidth=1
+            )
         if None in metrics.get(name, {}).values():
             edge_transform = axes.get_yaxis_transform()
-            axes.plot(1.05, position, "x", color=DIVERGED_COLOR, transform=edge_transform, markersize=5, clip_on=False)
+            axes.plot(
+                1.05,
+                position,
+                "x",
+                color=DIVERGED_COLOR,
+                transform=edge_transform,
+                markersize=5,
+                clip_on=False,
+            )
     axes.set_xscale("symlog", linthresh=LINEAR_THRESHOLD)
-    axes.xaxis.set_major_formatter(PLAIN_FORMATTER)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.grid(alpha=0.3)
     axes.tick_params(labelsize=8)
 
 
 def plot_training_dynamics(results: list[ProblemResults]) -> Figure:
     """Costs, gradients, imputed labels and what an update does, over the steps: a row a problem."""
-    figure = Figure(figsize=(13, 0.6 + 2.5 * len(results)), layout="constrained")
+    figure = make_figure(13, 0.6 + 2.5 * len(results))
     grid = figure.subplots(len(results), 4, squeeze=False)
     for result, row in zip(results, grid, strict=True):
         for arm in DYNAMICS_ARMS:
             plot_arm_dynamics(row, result, arm)
         row[0].set_ylabel(format_problem_title(result), fontsize=9)
         for axes in row[:2]:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(PLAIN_FORMATTER)
-            low, high = axes.get_ylim()
-            axes.yaxis.set_minor_formatter(PLAIN_FORMATTER if high < 8 * low else NullFormatter())
+            set_log_scale(axes)
         row[3].axhline(0, color="grey", linewidth=1)
         row[2].set_ylabel(result.metric_label, fontsize=8)
         for axes in row:
@@ -142,7 +189,7 @@ def plot_training_dynamics(results: list[ProblemResults]) -> Figure:
         axes.set_title(heading, fontsize=10)
     for axes in grid[-1]:
         axes.set_xlabel("training step", fontsize=9)
-    figure.legend(*grid[0, 2].get_legend_handles_labels(), loc="outside lower center", ncols=len(DYNAMICS_ARMS), fontsize=9)
+    add_legend(figure, grid[0, 2], fontsize=9)
     return figure
 
 
@@ -158,7 +205,13 @@ def plot_arm_dynamics(row: list[Axes], result: ProblemResults, arm: Arm) -> None
     ]
     for axes, get_value, style in panels:
         if curve := average_over_runs(lines, get_value):
-            axes.plot(*zip(*curve, strict=True), style, color=ARM_COLORS[arm], marker=".", label=ARM_LABELS[arm])
+            axes.plot(
+                *zip(*curve, strict=True),
+                style,
+                color=ARM_COLORS[arm],
+                marker=".",
+                label=ARM_LABELS[arm],
+            )
 
 
 def average_over_runs(lines: list[Record], get_value: ValueGetter) -> list[tuple[int, float]]:

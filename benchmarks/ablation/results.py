@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import TypeVar
 
 from benchmarks.ablation.grid import ARMS, GROUP_BY_SETTING, PROBLEMS, Arm, Problem
@@ -20,7 +19,10 @@ from l2i.errors import InputError
 BASELINE_SETTING = next(iter(GROUP_BY_SETTING))  # what a setting is compared with
 
 
-RMSE_DATASETS = ("diabetes", "friedman")  # data sets whose figure is the RMSE; that of others is an error in %
+RMSE_DATASETS = (
+    "diabetes",
+    "friedman",
+)  # data sets whose figure is the RMSE; that of others is an error in %
 
 
 T = TypeVar("T")
@@ -53,11 +55,13 @@ class ProblemResults:
         return 3 if self.metric_label == "RMSE" else 2
 
     def select_records(self, **criteria: object) -> list[Record]:
-        """The lines with these values, the first of each seed where two processes have trained one run."""
+        """Return the records with these values; of runs that were trained twice, the first."""
         first_records: dict[object, Record] = {}
         for line in self.records:
             if all(line.get(name) == value for name, value in criteria.items()):
-                first_records.setdefault(tuple(line.get(name) for name in ("arm", "seed", "lr", "weight")), line)
+                first_records.setdefault(
+                    tuple(line.get(name) for name in ("arm", "seed", "lr", "weight")), line
+                )
         return list(first_records.values())
 
     def select_hyperparameters(self, arm: Arm) -> tuple[float, float]:
@@ -72,15 +76,24 @@ class ProblemResults:
             return False
 
     def get_arm_metrics(self) -> dict[Arm, SeedMetrics]:
-        """Each arm's figures as it was tuned, of the seeds that all arms have; nothing where one lacks them."""
+        """Return each tuned arm's metrics over the common seeds; empty if one arm has none."""
         metrics_by_arm: dict[Arm, SeedMetrics] = {}
         if not self.select_records(part="arms") or not self.is_tuned():
             return metrics_by_arm
         for arm in ARMS:
             lr, weight = self.select_hyperparameters(arm)
-            metrics_by_arm[arm] = index_by_seed(self.select_records(part="arms", arm=arm, lr=lr, weight=weight))
+            metrics_by_arm[arm] = index_by_seed(
+                self.select_records(part="arms", arm=arm, lr=lr, weight=weight)
+            )
         seeds = sorted(set.intersection(*map(set, metrics_by_arm.values())))
-        return {arm: {seed: metrics[seed] for seed in seeds} for arm, metrics in metrics_by_arm.items()} if seeds else {}
+        return (
+            {
+                arm: {seed: metrics[seed] for seed in seeds}
+                for arm, metrics in metrics_by_arm.items()
+            }
+            if seeds
+            else {}
+        )
 
     def get_slowdown(self) -> float | None:
         """How many times as long a step takes with L2I, where that was measured."""
@@ -88,34 +101,52 @@ class ProblemResults:
 
     def get_setting_metrics(self) -> dict[str, SeedMetrics]:
         """Each setting's figures, where there are those to compare them with."""
-        metrics_by_setting = {name: index_by_seed(self.select_records(part="settings", arm=name)) for name in GROUP_BY_SETTING}
+        metrics_by_setting = {
+            name: index_by_seed(self.select_records(part="settings", arm=name))
+            for name in GROUP_BY_SETTING
+        }
         nonempty = {name: metrics for name, metrics in metrics_by_setting.items() if metrics}
-        return nonempty if any(metric is not None for metric in metrics_by_setting[BASELINE_SETTING].values()) else {}
+        return (
+            nonempty
+            if any(metric is not None for metric in metrics_by_setting[BASELINE_SETTING].values())
+            else {}
+        )
 
 
 def load_results(folder: str, names: Iterable[str]) -> list[ProblemResults]:
     """What a folder holds of these problems, in the study's order."""
     directory = Path(folder)
     if not directory.is_dir():
-        raise InputError(f"{folder} is not a folder; give the one that holds PROBLEM.jsonl, which 'python -m benchmarks.ablation' writes")
-    unknown_files = [path for path in sorted(directory.glob("*.jsonl")) if path.stem not in PROBLEMS]
+        raise InputError(
+            f"{folder} is not a folder; give the one that holds PROBLEM.jsonl, which 'python -m "
+            "benchmarks.ablation' writes"
+        )
+    unknown_files = [
+        path for path in sorted(directory.glob("*.jsonl")) if path.stem not in PROBLEMS
+    ]
     if unknown_files:
         raise InputError(
-            f"{unknown_files[0]} is of no problem of the study ('python -m benchmarks.ablation --dry-run' shows them); give a folder of a study, "
+            f"{unknown_files[0]} is of no problem of the study ('python -m benchmarks.ablation "
+            "--dry-run' shows them); give a folder of a study, "
             "as results/study"
         )
-    results = [ProblemResults(PROBLEMS[name], RecordStore(directory / f"{name}.jsonl")) for name in names]
+    results = [
+        ProblemResults(PROBLEMS[name], RecordStore(directory / f"{name}.jsonl")) for name in names
+    ]
     nonempty = [result for result in results if result.records]
     if not nonempty:
         raise InputError(
-            f"{folder} holds nothing of the study; 'python -m benchmarks.ablation --save-results {folder}' trains it and keeps it there"
+            f"{folder} holds nothing of the study; 'python -m benchmarks.ablation --save-results "
+            f"{folder}' trains it and keeps it there"
         )
     return nonempty
 
 
 def index_by_seed(lines: Iterable[Record]) -> SeedMetrics:
     """Figures by seed."""
-    return {line["seed"]: line["metric"] for line in sorted(lines, key=lambda line: int(line["seed"]))}
+    return {
+        line["seed"]: line["metric"] for line in sorted(lines, key=lambda line: int(line["seed"]))
+    }
 
 
 def drop_diverged(metrics: SeedMetrics) -> list[float]:
@@ -129,17 +160,20 @@ def compute_differences(ours: SeedMetrics, theirs: SeedMetrics) -> list[float]:
     return [mine - other for mine, other in pairs if mine is not None and other is not None]
 
 
-def compute_percent_changes(ours: SeedMetrics, theirs: SeedMetrics, base: SeedMetrics) -> list[float]:
+def compute_percent_changes(
+    ours: SeedMetrics, theirs: SeedMetrics, base: SeedMetrics
+) -> list[float]:
     """Ours less theirs, in % of the baseline's mean figure; nothing where that is 0."""
     base_mean = mean(drop_diverged(base) or [0.0])
-    return [100 * difference / base_mean for difference in compute_differences(ours, theirs)] if base_mean else []
+    return (
+        [100 * difference / base_mean for difference in compute_differences(ours, theirs)]
+        if base_mean
+        else []
+    )
 
 
-def compute_mean_stderr(values: list[float]) -> tuple[float, float]:
-    """Mean and standard error; the error of one value is 0."""
-    return mean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
-def select_with_metrics(results: list[ProblemResults], get_metrics: Callable[[ProblemResults], T]) -> list[tuple[ProblemResults, T]]:
+def select_with_metrics(
+    results: list[ProblemResults], get_metrics: Callable[[ProblemResults], T]
+) -> list[tuple[ProblemResults, T]]:
     """The problems that have figures of a part, with them."""
     return [(result, metrics) for result in results if (metrics := get_metrics(result))]

@@ -1,9 +1,4 @@
-"""One run of the study, without a folder: its figure, as `l2i train` would print it, and what happened on the way.
-
-MERGED:
-What happens on the way: costs, gradients and imputed labels over a run, and what an outer update does to costs.
-The parts of the study, in the order in which they need each other: pace, tuning, arms; settings, course.
-"""
+"""Runs of the study without a folder: pace, tuning, arms, settings and course, in this order."""
 
 from __future__ import annotations
 
@@ -12,13 +7,22 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import mean
 
-from benchmarks.ablation.grid import ARMS, DYNAMICS_ARMS, TUNING_GRID, TUNING_SEEDS, Arm, Problem, iter_settings
+from benchmarks.ablation.grid import (
+    ARMS,
+    DYNAMICS_ARMS,
+    TUNING_GRID,
+    TUNING_SEEDS,
+    Arm,
+    Problem,
+    iter_settings,
+)
 from benchmarks.ablation.store import Record, RecordStore
 
 from l2i.config import Run, replace
 from l2i.errors import InputError, NonFiniteCost
 from l2i.training.diagnostics import measure_outer_update, predict_unlabeled
 from l2i.training.evaluation import MetricCurve, compute_final_metric, is_eval_step
+from l2i.training.loop import iter_steps
 from l2i.training.setup import use_threads
 from l2i.training.trainer import Trainer
 
@@ -27,7 +31,7 @@ EvaluationCallback = Callable[[Trainer, int, dict[str, float]], None]
 
 
 def run_trial(run: Run, on_evaluation: EvaluationCallback | None = None) -> Record:
-    """What a run comes to; a figure of None where it has come to nothing: its costs stopped being numbers."""
+    """The outcome of a run; its metric is None if its costs stopped being finite."""
     with use_threads(run.threads):
         try:
             return train_to_end(run, on_evaluation)
@@ -37,11 +41,14 @@ def run_trial(run: Run, on_evaluation: EvaluationCallback | None = None) -> Reco
 
 def train_to_end(run: Run, on_evaluation: EvaluationCallback | None) -> Record:
     """A run to its last step; the time of evaluations counts, that of `watch` does not."""
-    trainer, curves, means = Trainer(run), {"validation": MetricCurve(), "test": MetricCurve()}, dict[str, float]()
+    trainer, curves, means = (
+        Trainer(run),
+        {"validation": MetricCurve(), "test": MetricCurve()},
+        dict[str, float](),
+    )
     start_time, callback_seconds = time.perf_counter(), 0.0
     try:
-        for step in range(1, run.steps + 1):
-            trainer.step(step - 1)
+        for step in iter_steps(trainer):
             if is_eval_step(step, run.steps, run.eval_every):
                 means = trainer.meter.read()
                 for part, metrics in trainer.compute_metrics().items():
@@ -52,7 +59,9 @@ def train_to_end(run: Run, on_evaluation: EvaluationCallback | None) -> Record:
                 callback_seconds += time.perf_counter() - callback_start
     finally:
         trainer.close()
-    compute_final = partial(compute_final_metric, validation=curves["validation"], steps=run.steps, final=run.report)
+    compute_final = partial(
+        compute_final_metric, validation=curves["validation"], steps=run.steps, final=run.report
+    )
     return {
         "steps": run.steps,
         "metric": compute_final(curves["test"]),
@@ -63,7 +72,7 @@ def train_to_end(run: Run, on_evaluation: EvaluationCallback | None) -> Record:
 
 
 def measure_slowdown(baseline_run: Run, l2i_run: Run, *, blocks: int = 7, steps: int = 40) -> float:
-    """How much longer a step takes with L2I than without: the median over blocks that take turns."""
+    """Return the step time with L2I relative to without, a median over alternating blocks."""
     trainers = [Trainer(baseline_run), Trainer(l2i_run)]
     ratios = []
     with use_threads(baseline_run.threads):
@@ -81,8 +90,14 @@ def measure_slowdown(baseline_run: Run, l2i_run: Run, *, blocks: int = 7, steps:
 
 
 DYNAMICS_PROBLEMS = ("digits-fixmatch", "friedman-mean-teacher", "small-faces-mean-teacher")
-PROBE_FRACTIONS = (0.03, 0.06, *(tenth / 10 for tenth in range(1, 11)))  # shares of the steps at which to look
-NUM_PROBE_SAMPLES = 1000  # unlabelled ones whose imputed labels are looked at, and test ones of the costs
+PROBE_FRACTIONS = (
+    0.03,
+    0.06,
+    *(tenth / 10 for tenth in range(1, 11)),
+)  # shares of the steps at which to look
+NUM_PROBE_SAMPLES = (
+    1000  # unlabelled ones whose imputed labels are looked at, and test ones of the costs
+)
 
 
 def training_dynamics(study: AblationStudy, seeds: Iterable[int]) -> None:
@@ -91,34 +106,49 @@ def training_dynamics(study: AblationStudy, seeds: Iterable[int]) -> None:
         for arm in DYNAMICS_ARMS:
             key: Record = {"part": "course", "arm": arm, "seed": seed}
             if not study.store.find_records(**key):
-                run = study.prepare_run(replace(study.problem.make_run(arm), probe_samples=NUM_PROBE_SAMPLES), seed)
+                run = study.prepare_run(
+                    replace(study.problem.make_run(arm), probe_samples=NUM_PROBE_SAMPLES), seed
+                )
                 recorder = DynamicsRecorder(run)
                 line = {**key, **run_trial(run, recorder), "course": recorder.records}
                 study.store.append(line)
-                study.on_progress(f"{study.problem.name}, course: {arm} {seed}: {line['metric']} in {line['seconds']} s")
+                study.on_progress(
+                    f"{study.problem.name}, course: {arm} {seed}: {line['metric']} in "
+                    f"{line['seconds']} s"
+                )
 
 
 class DynamicsRecorder:
-    """Looks at a run at some of its evaluations; costs and gradients are means since it last looked."""
+    """Probe a run at some evaluations; costs and gradients are means since the previous probe."""
 
     def __init__(self, run: Run) -> None:
         self.records: list[Record] = []
         self.probe_steps = select_probe_steps(run)
-        self.pending_readings: list[tuple[int, dict[str, float]]] = []  # steps that a reading is of, and its means
+        self.pending_readings: list[
+            tuple[int, dict[str, float]]
+        ] = []  # steps that a reading is of, and its means
         self.last_read_step = 0  # the step of the last reading
 
     def __call__(self, trainer: Trainer, step: int, means: dict[str, float]) -> None:
         self.pending_readings.append((step - self.last_read_step, means))
         self.last_read_step = step
         if step in self.probe_steps:
-            values = {**average_readings(self.pending_readings), "pseudo_label_error": compute_imputed_metric(trainer), **measure_outer_update(trainer, step)}
-            self.records.append({"step": step, **{name: float(f"{value:.6g}") for name, value in values.items()}})
+            values = {
+                **average_readings(self.pending_readings),
+                "pseudo_label_error": compute_imputed_metric(trainer),
+                **measure_outer_update(trainer, step),
+            }
+            self.records.append(
+                {"step": step, **{name: float(f"{value:.6g}") for name, value in values.items()}}
+            )
             self.pending_readings.clear()
 
 
 def select_probe_steps(run: Run) -> set[int]:
-    """The evaluations nearest to the points, of two as near the later one: what it has read is of the steps before."""
-    eval_steps = [step for step in range(1, run.steps + 1) if is_eval_step(step, run.steps, run.eval_every)]
+    """Return the evaluations nearest to the points; of two as near, the later."""
+    eval_steps = [
+        step for step in range(1, run.steps + 1) if is_eval_step(step, run.steps, run.eval_every)
+    ]
     return {find_nearest_step(eval_steps, run.steps * fraction) for fraction in PROBE_FRACTIONS}
 
 
@@ -135,8 +165,10 @@ def average_readings(readings: list[tuple[int, dict[str, float]]]) -> dict[str, 
 
 
 def compute_imputed_metric(trainer: Trainer) -> float:
-    """The figure of the labels that the model itself imputes for unlabelled samples, against their hidden truth."""
-    return float(trainer.task.metric(*predict_unlabeled(trainer, trainer.network, NUM_PROBE_SAMPLES)))
+    """Return the error of the labels that the model imputes, against the hidden truth."""
+    return float(
+        trainer.task.metric(*predict_unlabeled(trainer, trainer.network, NUM_PROBE_SAMPLES))
+    )
 
 
 ProgressCallback = Callable[[str], object]
@@ -145,7 +177,9 @@ ProgressCallback = Callable[[str], object]
 class AblationStudy:
     """One problem: what is to be trained for it, and where it is kept."""
 
-    def __init__(self, problem: Problem, store: RecordStore, root: str | None, on_progress: ProgressCallback) -> None:
+    def __init__(
+        self, problem: Problem, store: RecordStore, root: str | None, on_progress: ProgressCallback
+    ) -> None:
         self.problem, self.store, self.root, self.on_progress = problem, store, root, on_progress
 
     def prepare_run(self, run: Run, seed: int) -> Run:
@@ -156,9 +190,16 @@ class AblationStudy:
         """How many steps the method alone can take in the time of one with L2I; measured once."""
         records = self.store.find_records(part="pace")
         if not records:
-            ratio = measure_slowdown(*(self.prepare_run(self.problem.make_run(arm), TUNING_SEEDS[0]) for arm in ("baseline", "l2i")))
+            ratio = measure_slowdown(
+                *(
+                    self.prepare_run(self.problem.make_run(arm), TUNING_SEEDS[0])
+                    for arm in ("baseline", "l2i")
+                )
+            )
             self.store.append({"part": "pace", "ratio": round(ratio, 2)})
-            self.on_progress(f"{self.problem.name}: a step takes {ratio:.2f} times as long with L2I")
+            self.on_progress(
+                f"{self.problem.name}: a step takes {ratio:.2f} times as long with L2I"
+            )
             records = self.store.find_records(part="pace")
         return float(records[0]["ratio"])
 
@@ -168,7 +209,12 @@ class AblationStudy:
         records = self.store.find_records(**key)
         if records:
             return records[0]
-        run = self.problem.make_run(arm, lr_factor=lr, weight_factor=weight, step_factor=self.get_slowdown() if arm == "longer" else 1.0)
+        run = self.problem.make_run(
+            arm,
+            lr_factor=lr,
+            weight_factor=weight,
+            step_factor=self.get_slowdown() if arm == "longer" else 1.0,
+        )
         return self.run_and_store(key, run)
 
     def run_and_store(self, key: Record, run: Run) -> Record:
@@ -176,18 +222,21 @@ class AblationStudy:
         line = {**key, **run_trial(self.prepare_run(run, key["seed"]))}
         self.store.append(line)
         key_text = " ".join(str(value) for name, value in key.items() if name != "part")
-        self.on_progress(f"{self.problem.name}, {key['part']}: {key_text}: {line['metric']} in {line['seconds']} s")
+        self.on_progress(
+            f"{self.problem.name}, {key['part']}: {key_text}: {line['metric']} in "
+            f"{line['seconds']} s"
+        )
         return line
 
     def tune_arms(self) -> None:
-        """Each arm with each pair of a rate and a λ, on seeds that are not those of the comparison."""
+        """Run each arm with each pair of rate and λ, on seeds apart from the comparison's."""
         for lr, weight in TUNING_GRID:
             for seed in TUNING_SEEDS:
                 for arm in ARMS:
                     self.run_arm("tuning", arm, seed, lr, weight)
 
     def select_hyperparameters(self, arm: Arm) -> tuple[float, float]:
-        """The rate and λ with the best mean validation figure; of equal ones the lowest rate, then the lowest λ.
+        """Return the rate and λ with the best mean validation error; ties go to the lowest.
 
         Of two lines of one run the first counts.
         """
@@ -196,8 +245,13 @@ class AblationStudy:
             metric = float("inf") if line["validation"] is None else line["validation"]
             metrics_by_pair.get((line["lr"], line["weight"]), {}).setdefault(line["seed"], metric)
         if not all(metrics.keys() >= set(TUNING_SEEDS) for metrics in metrics_by_pair.values()):
-            raise InputError(f"{self.problem.name}: the arm '{arm}' is not tuned yet; run --part tuning first")
-        return min(metrics_by_pair, key=lambda pair: (mean(metrics_by_pair[pair][seed] for seed in TUNING_SEEDS), pair))
+            raise InputError(
+                f"{self.problem.name}: the arm '{arm}' is not tuned yet; run --part tuning first"
+            )
+        return min(
+            metrics_by_pair,
+            key=lambda pair: (mean(metrics_by_pair[pair][seed] for seed in TUNING_SEEDS), pair),
+        )
 
     def compare_arms(self, seeds: Iterable[int]) -> None:
         """Each arm, as it was tuned, on fresh seeds."""

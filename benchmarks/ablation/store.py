@@ -15,7 +15,12 @@ from l2i.errors import InputError
 Record = dict[str, Any]
 
 
-ARMS_BY_PART = {"tuning": ARMS, "arms": ARMS, "settings": tuple(GROUP_BY_SETTING), "course": DYNAMICS_ARMS}  # arms of a part
+ARMS_BY_PART = {
+    "tuning": ARMS,
+    "arms": ARMS,
+    "settings": tuple(GROUP_BY_SETTING),
+    "course": DYNAMICS_ARMS,
+}  # arms of a part
 
 
 MAX_ABS_VALUE = 1e300  # beyond it, a number is none that a run has come to
@@ -23,7 +28,7 @@ MAX_ABS_VALUE = 1e300  # beyond it, a number is none that a run has come to
 
 @dataclass(frozen=True)
 class RecordStore:
-    """The lines of one problem. Several processes may write to it: each line is written in one go."""
+    """The records of one problem; several processes may append to it, one line at a time."""
 
     path: Path
 
@@ -32,21 +37,32 @@ class RecordStore:
         if not self.path.exists():
             return []
         try:
-            records = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+            records = [
+                json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()
+            ]
         except (OSError, ValueError, RecursionError):
-            raise InputError(f"{self.path} is damaged; restore it, or give another folder") from None
+            raise InputError(
+                f"{self.path} is damaged; restore it, or give another folder"
+            ) from None
         if not all(isinstance(line, dict) and "part" in line for line in records):
-            raise InputError(f"{self.path} holds no lines of a study; restore it, or give another folder")
+            raise InputError(
+                f"{self.path} holds no lines of a study; restore it, or give another folder"
+            )
         for number, line in enumerate(records, 1):
             if not is_valid_record(line):
                 raise InputError(
-                    f"{self.path}, line {number}, is damaged, or of no such study; restore it, or remove it"
+                    f"{self.path}, line {number}, is damaged, or of no such study; restore it, or "
+                    "remove it"
                 )
         return records
 
     def find_records(self, **criteria: object) -> list[Record]:
         """The lines with these values."""
-        return [line for line in self.read_records() if all(line.get(name) == value for name, value in criteria.items())]
+        return [
+            line
+            for line in self.read_records()
+            if all(line.get(name) == value for name, value in criteria.items())
+        ]
 
     def append(self, line: Record) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,8 +80,14 @@ def is_valid_record(line: Record) -> bool:
         and line.get("arm") in ARMS_BY_PART.get(part, ())
         and type(line.get("seed")) is int
         and type(line.get("steps")) is int
-        and all(name in line and (line[name] is None or is_finite_number(line[name])) for name in ("metric", "validation"))
-        and (part not in ("tuning", "arms") or (is_finite_number(line.get("lr")) and is_finite_number(line.get("weight"))))
+        and all(
+            name in line and (line[name] is None or is_finite_number(line[name]))
+            for name in ("metric", "validation")
+        )
+        and (
+            part not in ("tuning", "arms")
+            or (is_finite_number(line.get("lr")) and is_finite_number(line.get("weight")))
+        )
         and (part != "course" or is_valid_dynamics(line.get("course")))
     )
 
@@ -73,7 +95,9 @@ def is_valid_record(line: Record) -> bool:
 def is_valid_dynamics(dynamics: object) -> bool:
     """Whether these are records of a course: numbers, a step among them."""
     return isinstance(dynamics, list) and all(
-        isinstance(entry, dict) and {"step", "pseudo_label_error"} <= entry.keys() and all(map(is_finite_number, entry.values()))
+        isinstance(entry, dict)
+        and {"step", "pseudo_label_error"} <= entry.keys()
+        and all(map(is_finite_number, entry.values()))
         for entry in dynamics
     )
 

@@ -1,4 +1,4 @@
-"""The tables of the study, made of what a folder holds: arms, tuning, settings and the course of training."""
+"""The tables of the study: arms, tuning, settings and the course of training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from benchmarks.ablation.runner import find_nearest_step
 from benchmarks.ablation.store import Record
 from rich.console import Console
 
-from l2i.experiments.formatting import mean_stderr, print_full_width, render_markdown, render_table
+from l2i.experiments.formatting import mean_stderr, print_rows, render_markdown
 from l2i.experiments.plots import CHANGE_DESCRIPTION, format_mean_change
 
 ARM_LABELS: dict[Arm, str] = {
@@ -38,7 +38,11 @@ ARM_LABELS: dict[Arm, str] = {
     "control": "control",
     "l2i": "L2I",
 }
-DIFFERENCE_COLUMNS: dict[str, Arm] = {"Δ same steps": "baseline", "Δ same time": "longer", "Δ control": "control"}
+DIFFERENCE_COLUMNS: dict[str, Arm] = {
+    "Δ same steps": "baseline",
+    "Δ same time": "longer",
+    "Δ control": "control",
+}
 MISSING_VALUE = "–"
 EARLY_FRACTION = 0.1  # share of the steps at which the course is shown, beside its end
 
@@ -55,20 +59,42 @@ class Sheet(NamedTuple):
 
 def build_sheets(results: list[ProblemResults]) -> list[Sheet]:
     """Those that there are lines for."""
-    all_sheets = [build(results) for build in (build_arms_sheet, build_tuning_sheet, build_settings_sheet, build_dynamics_sheet)]
+    all_sheets = [
+        build(results)
+        for build in (
+            build_arms_sheet,
+            build_tuning_sheet,
+            build_settings_sheet,
+            build_dynamics_sheet,
+        )
+    ]
     return [sheet for sheet in all_sheets if any(len(rows) > 1 for rows in sheet.tables)]
 
 
 def build_arms_sheet(results: list[ProblemResults]) -> Sheet:
     """The comparison on fresh seeds."""
-    rows: list[TableRow] = [("problem", "labels", *ARM_LABELS.values(), "time of a step", *DIFFERENCE_COLUMNS, "seeds")]
+    rows: list[TableRow] = [
+        ("problem", "labels", *ARM_LABELS.values(), "time of a step", *DIFFERENCE_COLUMNS, "seeds")
+    ]
     for result, metrics in select_with_metrics(results, ProblemResults.get_arm_metrics):
-        gain_cells = [format_gain(metrics["l2i"], metrics[arm], result.digits) for arm in DIFFERENCE_COLUMNS.values()]
+        gain_cells = [
+            format_gain(metrics["l2i"], metrics[arm], result.digits)
+            for arm in DIFFERENCE_COLUMNS.values()
+        ]
         metric_cells = [format_metrics(metrics[arm], result.digits) for arm in ARMS]
         problem_cells = (result.problem.name, str(result.run.data.num_labeled))
-        rows.append((*problem_cells, *metric_cells, format_slowdown(result.get_slowdown()), *gain_cells, format_ranges(list(metrics["l2i"]))))
+        rows.append(
+            (
+                *problem_cells,
+                *metric_cells,
+                format_slowdown(result.get_slowdown()),
+                *gain_cells,
+                format_ranges(list(metrics["l2i"])),
+            )
+        )
     title = (
-        "Test error in %, of diabetes and friedman RMSE, mean ± standard error over seeds; time of a step: with L2I, "
+        "Test error in %, of diabetes and friedman RMSE, mean ± standard error over seeds; time "
+        "of a step: with L2I, "
         "times that without; Δ: L2I minus the other, paired by seed; below 0, L2I is better."
     )
     return Sheet("arms", title, [rows])
@@ -81,7 +107,9 @@ def format_slowdown(slowdown: float | None) -> str:
 
 def format_metrics(metrics: SeedMetrics, digits: int) -> str:
     """A mean, and how many runs diverged."""
-    return append_diverged(metrics, mean_stderr(drop_diverged(metrics), digits) if drop_diverged(metrics) else "")
+    return append_diverged(
+        metrics, mean_stderr(drop_diverged(metrics), digits) if drop_diverged(metrics) else ""
+    )
 
 
 def format_gain(ours: SeedMetrics, theirs: SeedMetrics, digits: int) -> str:
@@ -109,10 +137,16 @@ def build_tuning_sheet(results: list[ProblemResults]) -> Sheet:
     headings = ("chosen rate", "chosen λ", "validation figure of the choice", "trials × seeds")
     rows: list[TableRow] = [("problem", "arm", *headings)]
     for result in results:
-        rows += [build_tuning_row(result, arm) for arm in ARMS if result.select_records(part="tuning") and result.is_tuned()]
+        rows += [
+            build_tuning_row(result, arm)
+            for arm in ARMS
+            if result.select_records(part="tuning") and result.is_tuned()
+        ]
     title = (
-        f"Each arm had the same {len(TUNING_GRID)} trials; the rate and λ are times the recipe's, chosen by the validation "
-        "figure, of equal ones the lowest rate, then the lowest λ, on seeds that the comparison does not have."
+        f"Each arm had the same {len(TUNING_GRID)} trials; the rate and λ are times the recipe's, "
+        "chosen by the validation "
+        "figure, of equal ones the lowest rate, then the lowest λ, on seeds that the comparison "
+        "does not have."
     )
     return Sheet("tuning", title, [rows])
 
@@ -121,9 +155,18 @@ def build_tuning_row(result: ProblemResults, arm: Arm) -> TableRow:
     """An arm's choice."""
     lr, weight = result.select_hyperparameters(arm)
     lines = result.select_records(part="tuning", arm=arm, lr=lr, weight=weight)
-    validation: SeedMetrics = {line["seed"]: line["validation"] for line in lines if line["seed"] in TUNING_SEEDS}
+    validation: SeedMetrics = {
+        line["seed"]: line["validation"] for line in lines if line["seed"] in TUNING_SEEDS
+    }
     trials = f"{len(TUNING_GRID)} × {len(validation)}"
-    return (result.problem.name, ARM_LABELS[arm], f"× {lr:g}", f"× {weight:g}", format_metrics(validation, result.digits), trials)
+    return (
+        result.problem.name,
+        ARM_LABELS[arm],
+        f"× {lr:g}",
+        f"× {weight:g}",
+        format_metrics(validation, result.digits),
+        trials,
+    )
 
 
 def build_settings_sheet(results: list[ProblemResults]) -> Sheet:
@@ -131,17 +174,32 @@ def build_settings_sheet(results: list[ProblemResults]) -> Sheet:
     columns = select_with_metrics(results, ProblemResults.get_setting_metrics)
     tables: list[list[TableRow]] = []
     for group in SETTING_GROUPS:
-        names = [name for name, setting_group in GROUP_BY_SETTING.items() if setting_group == group and any(name in metrics for _, metrics in columns)]
-        rows = [(name.removeprefix(f"{group}: "), *(format_setting_change(*column, name) for column in columns)) for name in names]
-        tables += [[(group, *(result.problem.name for result, _ in columns)), *rows]] if rows else []
+        names = [
+            name
+            for name, setting_group in GROUP_BY_SETTING.items()
+            if setting_group == group and any(name in metrics for _, metrics in columns)
+        ]
+        rows = [
+            (
+                name.removeprefix(f"{group}: "),
+                *(format_setting_change(*column, name) for column in columns),
+            )
+            for name in names
+        ]
+        tables += (
+            [[(group, *(result.problem.name for result, _ in columns)), *rows]] if rows else []
+        )
     title = (
-        "Change of the error, in % of the baseline's: the run minus that without L2I, paired by seed, mean ± standard "
+        "Change of the error, in % of the baseline's: the run minus that without L2I, paired by "
+        "seed, mean ± standard "
         "error; the first row has the baseline's own figure."
     )
     return Sheet("settings", title, tables)
 
 
-def format_setting_change(result: ProblemResults, metrics: dict[str, SeedMetrics], name: str) -> str:
+def format_setting_change(
+    result: ProblemResults, metrics: dict[str, SeedMetrics], name: str
+) -> str:
     """A setting's cell: its change, and the number of seeds where it is not the baseline's."""
     if name not in metrics:
         return MISSING_VALUE
@@ -174,10 +232,19 @@ def build_dynamics_sheet(results: list[ProblemResults]) -> Sheet:
         for arm in DYNAMICS_ARMS:
             if lines := result.select_records(part="course", arm=arm):
                 count = append_diverged(index_by_seed(lines), str(len(lines)))
-                rows.append((result.problem.name, ARM_LABELS[arm], *iter_dynamics_cells(result, lines), count))
+                rows.append(
+                    (
+                        result.problem.name,
+                        ARM_LABELS[arm],
+                        *iter_dynamics_cells(result, lines),
+                        count,
+                    )
+                )
     title = (
-        "With the recipe's settings, means over seeds. a → b: after a tenth of the steps → at the end. The ratio of "
-        f"the gradients is as it came, before ρ. Change: {CHANGE_DESCRIPTION}. There are some ten a run."
+        "With the recipe's settings, means over seeds. a → b: after a tenth of the steps → at "
+        "the end. The ratio of "
+        f"the gradients is as it came, before ρ. Change: {CHANGE_DESCRIPTION}. There are some ten "
+        "a run."
     )
     return Sheet("course", title, [rows])
 
@@ -193,10 +260,19 @@ def iter_dynamics_cells(result: ProblemResults, lines: list[Record]) -> Iterator
         yield format_mean_change([line["course"] for line in lines], cost)
 
 
-def format_early_and_final(lines: list[Record], name: str, format_value: Callable[[float], str]) -> str:
+def format_early_and_final(
+    lines: list[Record], name: str, format_value: Callable[[float], str]
+) -> str:
     """A value early and at the end."""
-    early_and_final = [(find_early_record(line)[name], line["course"][-1][name]) for line in lines if all(name in r for r in line["course"])]
-    return " → ".join(format_value(mean(values)) for values in zip(*early_and_final, strict=True)) or MISSING_VALUE
+    early_and_final = [
+        (find_early_record(line)[name], line["course"][-1][name])
+        for line in lines
+        if all(name in r for r in line["course"])
+    ]
+    return (
+        " → ".join(format_value(mean(values)) for values in zip(*early_and_final, strict=True))
+        or MISSING_VALUE
+    )
 
 
 def find_early_record(line: Record) -> Record:
@@ -208,7 +284,9 @@ def find_early_record(line: Record) -> Record:
 def render_sheet_markdown(sheet: Sheet, folder: str) -> str:
     """The block of docs/study.md, with the comments that it stands between."""
     tables = [render_markdown(rows, code=rows[0][0] == "problem") for rows in sheet.tables]
-    start = f"<!-- python -m benchmarks.ablation --load-results {folder} --markdown: {sheet.part} -->"
+    start = (
+        f"<!-- python -m benchmarks.ablation --load-results {folder} --markdown: {sheet.part} -->"
+    )
     return "\n".join([f"{start}\n{sheet.title}\n", *tables]) + "<!-- end -->\n"
 
 
@@ -216,4 +294,4 @@ def print_sheet(sheet: Sheet) -> None:
     """Print the tables as a person reads them."""
     Console(highlight=False, markup=False, soft_wrap=True).print(f"{sheet.part}: {sheet.title}")
     for rows in sheet.tables:
-        print_full_width(render_table(rows, left_aligned=("arm",)))
+        print_rows(rows, left_aligned=("arm",))

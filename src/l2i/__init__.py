@@ -1,4 +1,4 @@
-"""Learning to Impute: labels for unlabelled samples, learned such that a model trained on them does better."""
+"""Learning to Impute: labels for unlabelled samples, learned to make a model better."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ _LAZY_MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first asked for: importing torch takes a second that `l2i list` does not need."""
+    """Import a public name on first use: torch takes a second that `l2i list` does not need."""
     if name == "recipes":
         return import_module("l2i.recipes")
     for module, names in _LAZY_MODULES.items():

@@ -1,13 +1,12 @@
-"""The ways a run ends early, each with the exit code the command line gives it."""
-
+"""Errors that end a run early, each with its exit code on the command line."""
 
 
 class InputError(ValueError):
-    """Wrong input: the message says what is wrong and what to do (exit code 2)."""
+    """Wrong input; the message says what is wrong and what to do (exit code 2)."""
 
 
 class NonFiniteCost(RuntimeError):
-    """A cost or gradient stopped being a number (exit code 1); the last good checkpoint stays."""
+    """A cost or gradient is no longer finite (exit code 1); the last good checkpoint stays."""
 
 
 class DiskFull(RuntimeError):
@@ -15,7 +14,7 @@ class DiskFull(RuntimeError):
 
 
 class Stopped(RuntimeError):
-    """A signal asked the run to stop; its state is saved (exit code 128 + signal)."""
+    """A signal stopped the run; its state is saved (exit code 128 + signal)."""
 
     def __init__(self, signal: int, message: str) -> None:
         super().__init__(message)

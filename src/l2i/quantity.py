@@ -1,11 +1,9 @@
-"""Numbers that are counts or shares: a whole number counts, a fraction is a share of some whole."""
-
-
+"""Quantities that are counts or fractions: an int counts, a float is a fraction of a total."""
 
 CountOrFraction = int | float
-"""250 is 250 samples or steps; 0.05 is 5 % of all there are, and 1.0 is all."""
+"""250 means 250 samples or steps; 0.05 means 5 % of the total, and 1.0 all of it."""
 
 
 def resolve_count(value: CountOrFraction, total: int) -> int:
-    """The count that `value` stands for; a share of something is never nothing."""
+    """Return the count that `value` stands for; a positive fraction is at least 1."""
     return value if isinstance(value, int) else max(round(value * total), int(value > 0))

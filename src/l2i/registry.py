@@ -1,4 +1,4 @@
-"""Names to things: a registry is a plain dict of import paths, so that listing names imports nothing heavy."""
+"""Registries: plain dicts from names to import paths, so that listing names stays cheap."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -6,14 +6,17 @@ from typing import Any
 
 from l2i.errors import InputError
 
-MAX_NAMES_SHOWN = 12  # names, which a message can hold
+MAX_NAMES_SHOWN = 12  # in an error message
 
 
-def make_unknown_error(kind: str, name: str, valid_names: list[str], help_command: str = "l2i list") -> InputError:
-    """The error for a name that is not there, with the nearest one that is."""
+def make_unknown_error(
+    kind: str, name: str, valid_names: list[str], help_command: str = "l2i list"
+) -> InputError:
+    """Return the error for an unknown name, with the closest valid one."""
     matches = get_close_matches(name, valid_names, n=1)
     suffix = ", …" if len(valid_names) > MAX_NAMES_SHOWN else ""
-    hint = f"perhaps you meant '{matches[0]}'" if matches else f"choose one of {', '.join(valid_names[:MAX_NAMES_SHOWN])}{suffix}"
+    choices = ", ".join(valid_names[:MAX_NAMES_SHOWN]) + suffix
+    hint = f"perhaps you meant '{matches[0]}'" if matches else f"choose one of {choices}"
     return InputError(f"unknown {kind} '{name}'; {hint} ('{help_command}' shows all)")
 
 

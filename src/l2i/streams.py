@@ -1,4 +1,4 @@
-"""Parts of a step that do not wait for each other: each on a stream of its own while a step is recorded."""
+"""CUDA streams within a captured step: its independent parts run concurrently."""
 
 from __future__ import annotations
 
@@ -7,52 +7,54 @@ from contextlib import contextmanager
 
 import torch
 
-StreamPlan = dict[str, int]  # lane -> the number of its stream
+StreamPlan = dict[str, int]  # name -> number; names with one number share a CUDA stream
 
 SEPARATE_STREAMS: StreamPlan = {"impute": 0, "labeled": 1, "student": 2, "outer": 3, "holdout": 4}
-"""Each lane for itself: the fastest, for networks that hold little for their backward."""
+"""A stream per part: the fastest, for networks with small activations."""
 
-LAST_LAYER_STREAMS: StreamPlan = {"impute": 0, "labeled": 1, "student": 2, "outer": 0, "holdout": 0}
-"""Lanes on one stream go in turn and share its memory: the last-layer outer step takes little more than the base."""
+LAST_LAYER_STREAMS: StreamPlan = SEPARATE_STREAMS | {"outer": 0, "holdout": 0}
+"""Parts on one stream run in sequence and share its memory: the last-layer outer step takes little
+more than the base step."""
 
-FULL_NETWORK_STREAMS: StreamPlan = {"impute": 0, "labeled": 1, "student": 2, "outer": 1, "holdout": 2}
-"""For outer steps with two backwards of their own, in the memory that the base step's have left."""
+FULL_NETWORK_STREAMS: StreamPlan = SEPARATE_STREAMS | {"outer": 1, "holdout": 2}
+"""For outer steps with two backwards of their own, in the memory that the base step has freed."""
 
-SMALL_ACTIVATION_BYTES = 64 * 2**20  # bytes held for the backward of the labelled samples
+SMALL_ACTIVATION_BYTES = 64 * 2**20  # held for the backward of the labelled samples
 
 
 def choose_stream_plan(*, activation_bytes: int, last_layer: bool) -> StreamPlan:
-    """What suits a network that holds so many bytes for a backward."""
+    """Choose a plan for a network that holds so many bytes for its backward."""
     if activation_bytes < SMALL_ACTIVATION_BYTES:
         return SEPARATE_STREAMS
     return LAST_LAYER_STREAMS if last_layer else FULL_NETWORK_STREAMS
 
 
 class StreamSchedule:
-    """Where there are none, as here, everything is done in turn; `with lanes("student", "impute"):` changes nothing."""
+    """Sequential fallback: entering a stream has no effect."""
 
     @contextmanager
     def __call__(self, name: str, *after: str) -> Iterator[None]:
-        """What is done within goes on beside the other lanes, after what was done outside of lanes and in `after`."""
+        """Run the block on a stream, after the surrounding code so far and the streams `after`."""
         yield
 
     def wait(self, name: str) -> None:
-        """Go on, where this is called, once all that was done in a lane is."""
+        """Let the current stream wait for a stream."""
 
     def join(self) -> None:
-        """Go on once all lanes are done."""
+        """Wait for all streams."""
 
     def hold(self, *objects: object) -> None:
-        """What crosses from one lane to another, to be kept until they join."""
+        """Keep what crosses from one stream to another alive until they join."""
 
 
 SEQUENTIAL = StreamSchedule()
 
 
 class CudaStreams(StreamSchedule):
-    """Lanes as CUDA streams, for a step that is being recorded: the graph then has branches, which run side by side.
+    """CUDA streams for a step that is being captured: the branches of its graph run concurrently.
 
-    Memory given back in one lane may be taken in the same lane at once, while another still reads it: hence `keep`.
+    Memory freed on a stream can be reused there at once, while another stream still reads it: hence
+    `hold`.
     """
 
     def __init__(self, device: torch.device, plan: StreamPlan) -> None:

@@ -1,12 +1,16 @@
-"""The appendix: one-layer logistic and linear regression in closed form. Sums there, means here: / (|H| |U|)."""
+"""The appendix: one-layer logistic and linear regression in closed form.
+
+Sums there, means here: / (|H| |U|).
+"""
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from l2i.bilevel import LearnableLabels, OutputLabels, exact, last_layer, trainable
-from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.bilevel import LearnableLabels, OutputLabels, Problem, exact, last_layer, trainable
+from l2i.bilevel.functional import Net
+from l2i.bilevel.problem import Imputed, Student
 from problems import FLOAT64, relative
 
 ETA, H, U, T, D = 0.7, 9, 6, 5, 4
@@ -38,7 +42,11 @@ class OneLayer:
     def d_z(self, function, z: Tensor) -> Tensor:
         c_t, c_h = self.costs()
         imputed = Imputed(z, torch.ones(U, dtype=FLOAT64))
-        return function(self.model, trainable(self.model), self.student(), imputed, c_h, eta=ETA, c_t=c_t)[:, 0]
+        return function(
+            Problem(
+                self.model, trainable(self.model), self.student(), imputed, c_h, eta=ETA, c_t=c_t
+            )
+        )[:, 0]
 
 
 def logistic() -> OneLayer:
@@ -54,7 +62,9 @@ def test_logistic_regression(function) -> None:
     """Eq. option1z: η Σ_h (σ(θ*ᵀx_h) − y_h) x_hᵀx_u."""
     p = logistic()
     z = torch.sigmoid((p.x_u + p.noise) @ p.theta)
-    slope = (torch.sigmoid(p.x_t @ p.theta) - p.y_t) @ p.x_t / T + (torch.sigmoid(p.x_u @ p.theta) - z) @ p.x_u / U
+    slope = (torch.sigmoid(p.x_t @ p.theta) - p.y_t) @ p.x_t / T + (
+        torch.sigmoid(p.x_u @ p.theta) - z
+    ) @ p.x_u / U
     star = p.theta - ETA * slope
     wanted = ETA * (torch.sigmoid(p.x_h @ star) - p.y_h) @ (p.x_h @ p.x_u.T) / (H * U)
     assert relative(p.d_z(function, z[:, None]), wanted) < 1e-12
@@ -62,7 +72,7 @@ def test_logistic_regression(function) -> None:
 
 @pytest.mark.parametrize("function", [exact, last_layer])
 def test_linear_regression(function) -> None:
-    """Eq. derivativemse: Σ_h 4η (θ*ᵀx_h − y_h) x_hᵀx_u, with its sign: raising z pulls θ* along x_u."""
+    """Eq. derivativemse, signed: Σ_h 4η (θ*ᵀx_h − y_h) x_hᵀx_u; raising z pulls θ* along x_u."""
     p = linear()
     z = (p.x_u + p.noise) @ p.theta
     slope = 2 * (p.x_t @ p.theta - p.y_t) @ p.x_t / T + 2 * (p.x_u @ p.theta - z) @ p.x_u / U

@@ -10,10 +10,19 @@ from l2i.bilevel.functional import lookahead, trainable
 from problems import relative
 
 LAYERS = {
-    "linear": (lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)), (9, 5)),
-    "conv": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 2)), (6, 2, 7, 5)),
+    "linear": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)),
+        (9, 5),
+    ),
+    "conv": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 2)),
+        (6, 2, 7, 5),
+    ),
     "first": (lambda: nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(2, 3, 3)), (6, 2, 7, 5)),
-    "without weights": (lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, affine=False)), (9, 5)),
+    "without weights": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, affine=False)),
+        (9, 5),
+    ),
 }
 
 
@@ -41,4 +50,6 @@ def test_without_tangents_it_is_batch_norm() -> None:
     layer, x = nn.BatchNorm1d(4).double(), torch.randn(5, 4, dtype=torch.float64)
     with torch.no_grad(), forward_ad.dual_level(), DualBatchNorm():
         value, tangent = forward_ad.unpack_dual(layer(x))
-    assert tangent is None and torch.allclose(value, nn.functional.batch_norm(x, None, None, training=True))
+    assert tangent is None and torch.allclose(
+        value, nn.functional.batch_norm(x, None, None, training=True)
+    )

@@ -5,14 +5,26 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from l2i.bilevel import exact, finite_difference, last_layer, last_layer_paper, lookahead, trainable, unrolled
+from l2i.bilevel import (
+    Problem,
+    exact,
+    finite_difference,
+    last_layer,
+    last_layer_paper,
+    lookahead,
+    trainable,
+    unrolled,
+)
 from l2i.bilevel.problem import Imputed, Student
 from l2i.errors import InputError
 from problems import FLOAT64, imputing_methods, problem, relative
 
 ETA = 0.3
 HEAD = ("7.weight", "7.bias")
-HARD = [("fixmatch", "classification"), ("pseudo-label", "classification")]  # an argmax does not move with θ
+HARD = [
+    ("fixmatch", "classification"),
+    ("pseudo-label", "classification"),
+]  # an argmax does not move with θ
 SOFT = [pair for pair in imputing_methods() if pair not in HARD]
 
 
@@ -23,19 +35,24 @@ def test_exact_equals_unrolled(method: str, task: str, with_c_t: bool) -> None:
     imputed = p.impute()
     inner = p.inner(with_c_t=with_c_t, imputed=imputed)
     arguments = (p.model, p.params, inner["student"], imputed, p.c_h)
-    got = exact(*arguments, eta=ETA, c_t=inner["c_t"])
-    assert relative(got, unrolled(*arguments, eta=ETA, c_t=inner["c_t"])) < 1e-10
+    got = exact(Problem(*arguments, eta=ETA, c_t=inner["c_t"]))
+    assert relative(got, unrolled(Problem(*arguments, eta=ETA, c_t=inner["c_t"]))) < 1e-10
 
 
 @pytest.mark.parametrize("with_c_t", [True, False])
 @pytest.mark.parametrize(("method", "task"), imputing_methods())
-def test_exact_equals_unrolled_over_three_inner_steps(method: str, task: str, with_c_t: bool) -> None:
+def test_exact_equals_unrolled_over_three_inner_steps(
+    method: str, task: str, with_c_t: bool
+) -> None:
     p = problem(method, task)
     imputed = p.impute()
     inner = p.inner(with_c_t=with_c_t, imputed=imputed)
     arguments = (p.model, p.params, inner["student"], imputed, p.c_h)
-    got = exact(*arguments, eta=ETA, inner_steps=3, c_t=inner["c_t"])
-    assert relative(got, unrolled(*arguments, eta=ETA, inner_steps=3, c_t=inner["c_t"])) < 1e-10
+    got = exact(Problem(*arguments, eta=ETA, inner_steps=3, c_t=inner["c_t"]))
+    assert (
+        relative(got, unrolled(Problem(*arguments, eta=ETA, inner_steps=3, c_t=inner["c_t"])))
+        < 1e-10
+    )
 
 
 @pytest.mark.parametrize("inner_steps", [1, 3])
@@ -47,7 +64,9 @@ def test_exact_and_unrolled_see_the_same_dropout_masks(inner_steps: int) -> None
     for function in (exact, unrolled):
         torch.manual_seed(1)
         arguments = (p.model, p.params, inner["student"], imputed, p.c_h)
-        values.append(function(*arguments, eta=ETA, inner_steps=inner_steps, c_t=inner["c_t"]))
+        values.append(
+            function(Problem(*arguments, eta=ETA, inner_steps=inner_steps, c_t=inner["c_t"]))
+        )
     assert relative(*values) < 1e-10
 
 
@@ -55,17 +74,27 @@ def test_exact_and_unrolled_see_the_same_dropout_masks(inner_steps: int) -> None
 def test_finite_differences_come_close_to_exact(inner_steps: int) -> None:
     p = problem()
     arguments = (p.model, p.params, p.student(), p.impute(), p.c_h)
-    got = finite_difference(*arguments, eta=ETA, inner_steps=inner_steps)
-    assert relative(got, exact(*arguments, eta=ETA, inner_steps=inner_steps)) < 1e-6
+    got = finite_difference(Problem(*arguments, eta=ETA, inner_steps=inner_steps))
+    assert relative(got, exact(Problem(*arguments, eta=ETA, inner_steps=inner_steps))) < 1e-6
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 0.05)])
 def test_finite_differences_bear_kinks(dtype: torch.dtype, tolerance: float) -> None:
-    encoder = [nn.Linear(8, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()]
+    encoder = [
+        nn.Linear(8, 64),
+        nn.BatchNorm1d(64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.BatchNorm1d(64),
+        nn.ReLU(),
+    ]
     p = problem()._replace(model=nn.Sequential(*encoder, nn.Linear(64, 4)).to(FLOAT64))
-    wanted = exact(p.model, p.params, p.student(), p.impute(), p.c_h, eta=None)
-    p = p._replace(model=p.model.to(dtype), batch=tree_map_only(torch.Tensor, lambda t: rounded(t, dtype), p.batch))
-    got = finite_difference(p.model, p.params, p.student(), p.impute(), p.c_h, eta=None)
+    wanted = exact(Problem(p.model, p.params, p.student(), p.impute(), p.c_h, eta=None))
+    p = p._replace(
+        model=p.model.to(dtype),
+        batch=tree_map_only(torch.Tensor, lambda t: rounded(t, dtype), p.batch),
+    )
+    got = finite_difference(Problem(p.model, p.params, p.student(), p.impute(), p.c_h, eta=None))
     assert relative(got.to(FLOAT64), wanted) < tolerance
 
 
@@ -77,20 +106,26 @@ def test_small_eta_is_the_limit_of_the_look_ahead() -> None:
     p = problem("mixmatch")
     arguments = (p.model, p.params, p.student(), p.impute(), p.c_h)
     for function in (exact, last_layer):
-        limit = function(*arguments, eta=None)
-        assert relative(function(*arguments, eta=1e-7) / 1e-7, limit) < 1e-5
+        limit = function(Problem(*arguments, eta=None))
+        assert relative(function(Problem(*arguments, eta=1e-7)) / 1e-7, limit) < 1e-5
 
 
 @pytest.mark.parametrize("with_c_t", [True, False])
 @pytest.mark.parametrize(("method", "task"), imputing_methods())
-def test_last_layer_equals_exact_restricted_to_the_head(method: str, task: str, with_c_t: bool) -> None:
+def test_last_layer_equals_exact_restricted_to_the_head(
+    method: str, task: str, with_c_t: bool
+) -> None:
     """Given the head's parameters alone, exact moves only them and its v is zero elsewhere."""
     p = problem(method, task)
     imputed = p.impute()
     inner = p.inner(with_c_t=with_c_t, imputed=imputed)
     head = {name: p.params[name] for name in HEAD}
-    got = last_layer(p.model, p.params, inner["student"], imputed, p.c_h, eta=ETA, c_t=inner["c_t"])
-    wanted = exact(p.model, head, inner["student"], imputed, p.c_h, eta=ETA, c_t=inner["c_t"])
+    got = last_layer(
+        Problem(p.model, p.params, inner["student"], imputed, p.c_h, eta=ETA, c_t=inner["c_t"])
+    )
+    wanted = exact(
+        Problem(p.model, head, inner["student"], imputed, p.c_h, eta=ETA, c_t=inner["c_t"])
+    )
     assert relative(got, wanted) < 1e-10
 
 
@@ -99,13 +134,26 @@ def test_last_layer_after_a_full_look_ahead_equals_autograd() -> None:
     p = problem()
     imputed = p.impute()
     student = p.student()
-    got = last_layer(p.model, p.params, student, imputed, p.c_h, eta=ETA, moves="all")
+    got = last_layer(
+        Problem(p.model, p.params, student, imputed, p.c_h, eta=ETA, lookahead_params="all")
+    )
     z = imputed.z.detach().requires_grad_()
     cost = student.cost_of(lookahead(p.model, p.params), Imputed(z, imputed.weight))
-    grads = dict(zip(p.params, torch.autograd.grad(cost, list(p.params.values()), create_graph=True), strict=True))
-    star = {name: (value - ETA * grads[name]).detach().requires_grad_() for name, value in p.params.items()}
+    grads = dict(
+        zip(
+            p.params,
+            torch.autograd.grad(cost, list(p.params.values()), create_graph=True),
+            strict=True,
+        )
+    )
+    star = {
+        name: (value - ETA * grads[name]).detach().requires_grad_()
+        for name, value in p.params.items()
+    }
     v = torch.autograd.grad(p.c_h(lookahead(p.model, star)), [star[name] for name in HEAD])
-    inner_product = sum((grads[name] * direction).sum() for name, direction in zip(HEAD, v, strict=True))
+    inner_product = sum(
+        (grads[name] * direction).sum() for name, direction in zip(HEAD, v, strict=True)
+    )
     (wanted,) = torch.autograd.grad(-ETA * inner_product, z)
     assert relative(got, wanted) < 1e-10
 
@@ -115,27 +163,33 @@ def test_the_papers_rule_equals_the_closed_form_up_to_a_constant_a_row_for_cross
     imputed = p.impute()
     student = Student(p.batch.unlabeled.weak2, lambda outputs, i: p.task.loss(outputs, i.z))
     arguments = (p.model, p.params, student, imputed, p.c_h)
-    difference = last_layer_paper(*arguments, eta=ETA) - last_layer(*arguments, eta=ETA)
+    difference = last_layer_paper(Problem(*arguments, eta=ETA)) - last_layer(
+        Problem(*arguments, eta=ETA)
+    )
     assert torch.allclose(difference, difference[:, :1].expand_as(difference), atol=1e-14)
 
 
 def test_the_papers_rule_differs_from_the_closed_form_for_the_squared_distance() -> None:
     p = problem()
     arguments = (p.model, p.params, p.student(), p.impute(), p.c_h)
-    difference = last_layer_paper(*arguments, eta=ETA) - last_layer(*arguments, eta=ETA)
+    difference = last_layer_paper(Problem(*arguments, eta=ETA)) - last_layer(
+        Problem(*arguments, eta=ETA)
+    )
     assert difference.std(dim=1).max() > 1e-4
 
 
 def test_the_papers_rule_is_the_sum_over_holdout_samples() -> None:
     p = problem()
     imputed = p.impute()
-    got = last_layer_paper(p.model, p.params, p.student(), imputed, p.c_h, eta=None)
+    got = last_layer_paper(Problem(p.model, p.params, p.student(), imputed, p.c_h, eta=None))
     encoder, net = p.model[:-1], lookahead(p.model, p.params)
     held = p.batch.holdout
     with torch.no_grad():
-        features = torch.cat([lookahead(encoder, trainable(encoder))(held.x), torch.ones(7, 1, dtype=FLOAT64)], 1)
-        seen = lookahead(encoder, trainable(encoder))(p.batch.unlabeled.weak2)
-        mine = torch.cat([seen, torch.ones(6, 1, dtype=FLOAT64)], 1)
+        features = torch.cat(
+            [lookahead(encoder, trainable(encoder))(held.x), torch.ones(7, 1, dtype=FLOAT64)], 1
+        )
+        observed = lookahead(encoder, trainable(encoder))(p.batch.unlabeled.weak2)
+        mine = torch.cat([observed, torch.ones(6, 1, dtype=FLOAT64)], 1)
         residual = net(held.x).softmax(1) - p.task.to_target(held.y).to(FLOAT64)
         wanted = (mine @ features.T) @ residual / (len(features) * len(mine))
     assert relative(got, wanted) < 1e-10
@@ -177,31 +231,33 @@ def test_exact_needs_no_double_backward() -> None:
     p = problem()._replace(model=Cubed())
     arguments = (p.model, p.params, p.student(), p.impute(), p.c_h)
     with pytest.raises(RuntimeError, match="no double backward"):
-        unrolled(*arguments, eta=ETA)
-    got = exact(*arguments, eta=ETA)
-    assert relative(got, finite_difference(*arguments, eta=ETA)) < 1e-6
+        unrolled(Problem(*arguments, eta=ETA))
+    got = exact(Problem(*arguments, eta=ETA))
+    assert relative(got, finite_difference(Problem(*arguments, eta=ETA))) < 1e-6
 
 
 def test_last_layer_refuses_an_activation_after_the_head() -> None:
     p = problem()
     model = nn.Sequential(p.model, nn.Tanh())
     with pytest.raises(InputError, match="not the output of its head"):
-        last_layer(model, trainable(model), p.student(), p.impute(), p.c_h, eta=ETA)
+        last_layer(Problem(model, trainable(model), p.student(), p.impute(), p.c_h, eta=ETA))
 
 
 def test_last_layer_refuses_a_network_without_a_linear_layer() -> None:
     p = problem()
     model = nn.Sequential(nn.Conv1d(1, 1, 1)).to(FLOAT64)
     with pytest.raises(InputError, match=r"no nn\.Linear"):
-        last_layer(model, trainable(model), p.student(), p.impute(), p.c_h, eta=ETA)
+        last_layer(Problem(model, trainable(model), p.student(), p.impute(), p.c_h, eta=ETA))
 
 
 def test_last_layer_takes_the_head_that_is_named() -> None:
     p = problem()
     arguments = (p.model, p.params, p.student(), p.impute(), p.c_h)
-    assert torch.equal(last_layer(*arguments, eta=ETA, head="7"), last_layer(*arguments, eta=ETA))
+    assert torch.equal(
+        last_layer(Problem(*arguments, eta=ETA, head="7")), last_layer(Problem(*arguments, eta=ETA))
+    )
     with pytest.raises(InputError, match="head='nose'"):
-        last_layer(*arguments, eta=ETA, head="nose")
+        last_layer(Problem(*arguments, eta=ETA, head="nose"))
 
 
 def test_last_layer_refuses_a_head_that_is_frozen_or_shared() -> None:
@@ -210,14 +266,23 @@ def test_last_layer_refuses_a_head_that_is_frozen_or_shared() -> None:
     tied[2].weight = tied[0].weight
     frozen = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4).requires_grad_(False)).to(FLOAT64)
     for model in (tied, frozen):
-        with pytest.raises(InputError, match="is frozen or shares its weights; use hypergradient='exact'"):
-            last_layer(model, trainable(model), p.student(), p.impute(), p.c_h, eta=ETA)
+        with pytest.raises(
+            InputError, match="is frozen or shares its weights; use hypergradient='exact'"
+        ):
+            last_layer(Problem(model, trainable(model), p.student(), p.impute(), p.c_h, eta=ETA))
 
 
 def test_finite_differences_along_nothing_are_nothing() -> None:
     p = problem()
     got = finite_difference(
-        p.model, p.params, p.student(), p.impute(), lambda net: net(p.batch.labeled.x).sum() * 0, eta=None
+        Problem(
+            p.model,
+            p.params,
+            p.student(),
+            p.impute(),
+            lambda net: net(p.batch.labeled.x).sum() * 0,
+            eta=None,
+        )
     )
     assert torch.equal(got, torch.zeros_like(got))
 
@@ -225,27 +290,33 @@ def test_finite_differences_along_nothing_are_nothing() -> None:
 def test_last_layer_takes_one_inner_step() -> None:
     p = problem()
     with pytest.raises(InputError, match="inner_steps=3"):
-        last_layer(p.model, p.params, p.student(), p.impute(), p.c_h, eta=ETA, inner_steps=3)
+        last_layer(
+            Problem(p.model, p.params, p.student(), p.impute(), p.c_h, eta=ETA, inner_steps=3)
+        )
 
 
-@pytest.mark.parametrize("function", [exact, last_layer, finite_difference, last_layer_paper, unrolled])
+@pytest.mark.parametrize(
+    "function", [exact, last_layer, finite_difference, last_layer_paper, unrolled]
+)
 def test_nothing_of_the_model_moves(function) -> None:
     p = problem()
     before = {name: value.clone() for name, value in p.model.state_dict().items()}
     imputed = p.impute()
-    function(p.model, p.params, p.student(), imputed, p.c_h, eta=ETA)
+    function(Problem(p.model, p.params, p.student(), imputed, p.c_h, eta=ETA))
     assert all(torch.equal(before[name], value) for name, value in p.model.state_dict().items())
     assert all(value.grad is None for value in p.model.parameters())
 
 
 @pytest.mark.parametrize(("method", "task"), imputing_methods())
 def test_moving_labels_against_d_z_lowers_the_holdout_cost(method: str, task: str) -> None:
-    """C^H(θ*) falls, by what the gradient promises, when z moves a little along −d_z and θ is held fixed."""
+    """C^H(θ*) falls as the gradient promises when z moves a little along −d_z and θ is fixed."""
     p = problem(method, task)
     imputed, student = p.impute().detach(), p.student()
-    d_z = exact(p.model, p.params, student, imputed, p.c_h, eta=ETA)
+    d_z = exact(Problem(p.model, p.params, student, imputed, p.c_h, eta=ETA))
     step = 1e-4 / float(d_z.norm())
-    change = held_cost(p, student, imputed._replace(z=imputed.z - step * d_z)) - held_cost(p, student, imputed)
+    change = held_cost(p, student, imputed._replace(z=imputed.z - step * d_z)) - held_cost(
+        p, student, imputed
+    )
     assert change == pytest.approx(-step * float(d_z.square().sum()), rel=1e-3)
     assert change < 0
 
@@ -254,21 +325,28 @@ def test_moving_labels_against_d_z_lowers_the_holdout_cost(method: str, task: st
 def test_moving_the_imputing_parameters_against_the_outer_gradient_lowers_the_holdout_cost(
     method: str, task: str
 ) -> None:
-    """The same with z moved through θ: only the labels change, the inner step starts from the same θ."""
+    """The same with z moved through θ: only labels change, the inner step starts at the same θ."""
     p = problem(method, task)
     imputed, student = p.impute(), p.student()
-    d_z = exact(p.model, p.params, student, imputed, p.c_h, eta=ETA)
+    d_z = exact(Problem(p.model, p.params, student, imputed, p.c_h, eta=ETA))
     grads = torch.autograd.grad(imputed.z, list(p.params.values()), d_z)
     size = float(sum(g.square().sum() for g in grads))
     step = 1e-4 / size**0.5
-    moved = {name: value.detach() - step * g for (name, value), g in zip(p.params.items(), grads, strict=True)}
-    change = held_cost(p, student, p.impute(moved).detach()) - held_cost(p, student, imputed.detach())
+    moved = {
+        name: value.detach() - step * g
+        for (name, value), g in zip(p.params.items(), grads, strict=True)
+    }
+    change = held_cost(p, student, p.impute(moved).detach()) - held_cost(
+        p, student, imputed.detach()
+    )
     assert change == pytest.approx(-step * size, rel=1e-2)
     assert change < 0
 
 
 def held_cost(p, student: Student, imputed: Imputed) -> float:
     """C^H after one inner step towards the given labels, by plain autograd."""
-    grads = torch.autograd.grad(student.cost_of(lookahead(p.model, p.params), imputed), list(p.params.values()))
+    grads = torch.autograd.grad(
+        student.cost_of(lookahead(p.model, p.params), imputed), list(p.params.values())
+    )
     star = {name: value - ETA * g for (name, value), g in zip(p.params.items(), grads, strict=True)}
     return float(p.c_h(lookahead(p.model, star)).detach())

@@ -1,7 +1,15 @@
 import pytest
 import torch
 
-from l2i.data.transforms.image import Augment, ColumnLayout, add_noise, apply_cutout, corrupt, flip, shift
+from l2i.data.transforms.image import (
+    Augment,
+    ColumnLayout,
+    add_noise,
+    apply_cutout,
+    corrupt,
+    flip,
+    shift,
+)
 from l2i.errors import InputError
 
 
@@ -22,7 +30,9 @@ def brightest(images: torch.Tensor) -> torch.Tensor:
     return torch.stack([at % images.shape[3], at // images.shape[3]], dim=1).float()
 
 
-@pytest.mark.parametrize("augment", [Augment(shift=2), Augment(flip=True), Augment(shift=2, flip=True)])
+@pytest.mark.parametrize(
+    "augment", [Augment(shift=2), Augment(flip=True), Augment(shift=2, flip=True)]
+)
 def test_the_frame_says_where_each_point_went(augment: Augment) -> None:
     images, place = dots()
     view, frame = augment(images, generator())
@@ -43,7 +53,9 @@ def test_shift_is_a_crop_of_the_padded_image() -> None:
 
 def test_shift_reaches_every_offset() -> None:
     _, corner = shift(torch.zeros(500, 1, 4, 4), 1, generator(), "constant")
-    assert {tuple(pair) for pair in corner.tolist()} == {(x, y) for x in (0, 1, 2) for y in (0, 1, 2)}
+    assert {tuple(pair) for pair in corner.tolist()} == {
+        (x, y) for x in (0, 1, 2) for y in (0, 1, 2)
+    }
 
 
 def test_flip_turns_about_half_of_the_images() -> None:
@@ -90,9 +102,15 @@ def test_a_window_takes_its_points_with_it() -> None:
     images = torch.arange(20.0 * 12).view(1, 1, 12, 20).repeat(60, 1, 1, 1)
     view, frame = Augment(crop=7)(images, generator())
     assert view.shape == (60, 1, 7, 7)
-    corner = torch.stack([view[:, 0, 0, 0] % 20, view[:, 0, 0, 0] // 20], dim=1)  # a pixel's value is its place
-    assert torch.equal(frame.apply(torch.tensor([[13.0, 9.0]]).repeat(60, 1)), torch.tensor([[13.0, 9.0]]) - corner)
-    assert set(corner[:, 0].tolist()) == set(range(14)) and set(corner[:, 1].tolist()) == set(range(6))
+    corner = torch.stack(
+        [view[:, 0, 0, 0] % 20, view[:, 0, 0, 0] // 20], dim=1
+    )  # a pixel's value is its place
+    assert torch.equal(
+        frame.apply(torch.tensor([[13.0, 9.0]]).repeat(60, 1)), torch.tensor([[13.0, 9.0]]) - corner
+    )
+    assert set(corner[:, 0].tolist()) == set(range(14)) and set(corner[:, 1].tolist()) == set(
+        range(6)
+    )
 
 
 def test_evaluation_sees_the_centre_of_a_larger_image() -> None:
@@ -121,14 +139,18 @@ def test_cutout_comes_after_randaugment() -> None:
     assert int((view == 21).all(dim=1).sum(dim=(1, 2)).min()) >= 16  # cut by a corner
 
 
-TABLE = ColumnLayout(torch.tensor([0, 1, 1, 1, 2]), torch.tensor([True, False, False, False, True]), 3)
+TABLE = ColumnLayout(
+    torch.tensor([0, 1, 1, 1, 2]), torch.tensor([True, False, False, False, True]), 3
+)
 
 
 def table(rows: int = 512) -> torch.Tensor:
     """A number, a category of three, and a number that tells whose row it is."""
     kind = torch.randint(3, (rows,), generator=generator(1))
     one_hot = torch.nn.functional.one_hot(kind, 3).float()
-    return torch.cat([torch.arange(rows).unsqueeze(1), one_hot, -torch.arange(rows).unsqueeze(1)], dim=1).float()
+    return torch.cat(
+        [torch.arange(rows).unsqueeze(1), one_hot, -torch.arange(rows).unsqueeze(1)], dim=1
+    ).float()
 
 
 def test_a_share_of_the_columns_comes_from_other_rows() -> None:

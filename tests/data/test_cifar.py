@@ -45,20 +45,28 @@ def refusal(path: Path) -> str:
 
 def test_cifar10_comes_back_as_it_was_written(tmp_path: Path) -> None:
     train, test = read_cifar10(str(write_cifar10(tmp_path, per_class=12, test_per_class=3)))
-    for found, (rows, labels) in ((train, class_images(10, 12, seed=1)), (test, class_images(10, 3, seed=2))):
-        assert found.x.dtype == torch.uint8
-        assert np.array_equal(found.x.numpy(), rows.reshape(-1, 3, 32, 32))
-        assert np.array_equal(found.y.numpy(), labels)
+    for actual, (rows, labels) in (
+        (train, class_images(10, 12, seed=1)),
+        (test, class_images(10, 3, seed=2)),
+    ):
+        assert actual.x.dtype == torch.uint8
+        assert np.array_equal(actual.x.numpy(), rows.reshape(-1, 3, 32, 32))
+        assert np.array_equal(actual.y.numpy(), labels)
 
 
 def test_cifar100_comes_back_with_fine_labels(tmp_path: Path) -> None:
     train, test = read_cifar100(str(write_cifar100(tmp_path, per_class=2, test_per_class=1)))
-    for found, (rows, labels) in ((train, class_images(100, 2, seed=1)), (test, class_images(100, 1, seed=2))):
-        assert np.array_equal(found.x.numpy(), rows.reshape(-1, 3, 32, 32))
-        assert np.array_equal(found.y.numpy(), labels)
+    for actual, (rows, labels) in (
+        (train, class_images(100, 2, seed=1)),
+        (test, class_images(100, 1, seed=2)),
+    ):
+        assert np.array_equal(actual.x.numpy(), rows.reshape(-1, 3, 32, 32))
+        assert np.array_equal(actual.y.numpy(), labels)
 
 
-@pytest.mark.parametrize(("write", "read"), [(write_cifar10, read_cifar10), (write_cifar100, read_cifar100)])
+@pytest.mark.parametrize(
+    ("write", "read"), [(write_cifar10, read_cifar10), (write_cifar100, read_cifar100)]
+)
 def test_python_and_binary_versions_give_the_same(tmp_path: Path, write: Any, read: Any) -> None:
     python, binary = (read(str(write(tmp_path / str(flag), binary=flag))) for flag in (False, True))
     for one, other in zip(python, binary, strict=True):
@@ -74,24 +82,31 @@ def test_the_inner_folder_may_be_given_itself(tmp_path: Path, binary: bool) -> N
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 def test_pickles_rewritten_by_python_3_read_the_same(tmp_path: Path, protocol: int) -> None:
-    fields = {b"data": np.arange(12, dtype=np.uint8).reshape(3, 4), b"labels": [1, 2, 3], b"batch_label": b""}
+    fields = {
+        b"data": np.arange(12, dtype=np.uint8).reshape(3, 4),
+        b"labels": [1, 2, 3],
+        b"batch_label": b"",
+    }
     fields[b"turned"] = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
-    found = load_pickled_arrays(saved(tmp_path, pickle.dumps(fields, protocol=protocol)))
-    assert list(found) == ["data", "labels", "batch_label", "turned"]
-    assert np.array_equal(found["data"], fields[b"data"])
-    assert np.array_equal(found["turned"], fields[b"turned"])
-    assert (found["labels"], found["batch_label"]) == ([1, 2, 3], b"")
+    actual = load_pickled_arrays(saved(tmp_path, pickle.dumps(fields, protocol=protocol)))
+    assert list(actual) == ["data", "labels", "batch_label", "turned"]
+    assert np.array_equal(actual["data"], fields[b"data"])
+    assert np.array_equal(actual["turned"], fields[b"turned"])
+    assert (actual["labels"], actual["batch_label"]) == ([1, 2, 3], b"")
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 4])
 @pytest.mark.parametrize(
-    ("function", "name"), [(os.system, "system"), (eval, "eval"), (getattr, "getattr"), (np.load, "load")]
+    ("function", "name"),
+    [(os.system, "system"), (eval, "eval"), (getattr, "getattr"), (np.load, "load")],
 )
 def test_a_pickle_that_would_call_something_is_refused(
     tmp_path: Path, function: Callable[..., Any], name: str, protocol: int
 ) -> None:
     touched = tmp_path / "touched"
-    order = {os.system: f"touch {touched}", eval: f"open({str(touched)!r}, 'w')"}.get(function, str(touched))
+    order = {os.system: f"touch {touched}", eval: f"open({str(touched)!r}, 'w')"}.get(
+        function, str(touched)
+    )
     path = saved(tmp_path, pickle.dumps({b"data": Call(function, order)}, protocol=protocol))
     message = refusal(path)
     assert f".{name}," in message
@@ -107,7 +122,7 @@ def test_a_pickle_that_would_call_something_is_refused(
         b"cnumpy.f2py.crackfortran\nmyeval\n(S'1'\ntR.",
         b"cnumpy.core.multiarray\nscalar\n(tR.",
         b"cnumpy\ncore.multiarray._reconstruct\n(tR.",
-        b"\x80\x04\x8c\x05numpy\x8c\x0fdtype.__class__\x93.",  # a name with dots looks attributes up
+        b"\x80\x04\x8c\x05numpy\x8c\x0fdtype.__class__\x93.",  # dots look attributes up
         b"c__builtin__\nbytearray\n(J\xff\xff\xff\x7ftR.",
         b"\x80\x04\x8c\x03a\nb\x8c\x01c\x93.",
     ],
@@ -119,8 +134,16 @@ def test_other_names_of_admitted_modules_are_refused(tmp_path: Path, raw: bytes)
 def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     harmful = np.array([Call(os.system, f"touch {touched}")], dtype=object)
-    for array in (harmful, np.array([None]), np.zeros(2, dtype=[("a", "i4")]), np.zeros(2), np.ma.zeros(2)):
-        assert "could run code" in refusal(saved(tmp_path, pickle.dumps({b"data": array}, protocol=2)))
+    for array in (
+        harmful,
+        np.array([None]),
+        np.zeros(2, dtype=[("a", "i4")]),
+        np.zeros(2),
+        np.ma.zeros(2),
+    ):
+        assert "could run code" in refusal(
+            saved(tmp_path, pickle.dumps({b"data": array}, protocol=2))
+        )
     assert not touched.exists()
 
 
@@ -139,10 +162,19 @@ def test_admitted_names_do_no_more_than_they_are_for(tmp_path: Path) -> None:
 
 
 def test_damaged_pickles_say_so(tmp_path: Path) -> None:
-    rng, whole = np.random.default_rng(0), python2_pickle({b"data": np.zeros((2, 3), np.uint8), b"labels": [0, 1]})
+    rng, whole = (
+        np.random.default_rng(0),
+        python2_pickle({b"data": np.zeros((2, 3), np.uint8), b"labels": [0, 1]}),
+    )
     assert set(load_pickled_arrays(saved(tmp_path, whole))) == {"data", "labels"}
     cut_short = [whole[:length] for length in range(0, len(whole), 7)]
-    for raw in [*cut_short, b"no pickle", rng.bytes(500), python2_pickle([1]), python2_pickle({1: 2})]:
+    for raw in [
+        *cut_short,
+        b"no pickle",
+        rng.bytes(500),
+        python2_pickle([1]),
+        python2_pickle({1: 2}),
+    ]:
         assert "damaged" in refusal(saved(tmp_path, raw))
 
 
@@ -156,7 +188,9 @@ def change(root: Path, **fields: Any) -> None:
     path = root / "cifar-10-batches-py" / "data_batch_2"
     old = pickle.load(io.BytesIO(path.read_bytes()), encoding="bytes")
     new = old | {key.encode(): value for key, value in fields.items()}
-    path.write_bytes(python2_pickle({key: value for key, value in new.items() if value is not None}))
+    path.write_bytes(
+        python2_pickle({key: value for key, value in new.items() if value is not None})
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +208,9 @@ def change(root: Path, **fields: Any) -> None:
         ({"data": np.zeros((0, 3072), np.uint8), "labels": []}, "no images"),
     ],
 )
-def test_wrong_contents_are_told_with_the_file(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+def test_wrong_contents_are_told_with_the_file(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
     root = write_cifar10(tmp_path, per_class=10)
     change(root, **fields)
     with pytest.raises(InputError, match=f"data_batch_2.*{message}"):
@@ -202,7 +238,12 @@ def test_a_missing_set_says_where_to_get_it_and_where_to_put_it(tmp_path: Path, 
     for root in (None, str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "file")):
         with pytest.raises(InputError, match="CIFAR-10") as caught:
             read(root)
-        for part in ("https://www.cs.toronto.edu/~kriz/cifar.html", "python version", "binary version", "--data.root"):
+        for part in (
+            "https://www.cs.toronto.edu/~kriz/cifar.html",
+            "python version",
+            "binary version",
+            "--data.root",
+        ):
             assert part in str(caught.value)
 
 
@@ -235,9 +276,13 @@ def test_the_real_set_has_its_known_counts_and_means(
 
 
 @pytest.mark.parametrize(
-    "bomb", [b"}r\xff\xff\xff\x3f.", b"\x80\x05\x96\xff\xff\xff\x7f\x00\x00\x00\x00ab."], ids=["memo", "length"]
+    "bomb",
+    [b"}r\xff\xff\xff\x3f.", b"\x80\x05\x96\xff\xff\xff\x7f\x00\x00\x00\x00ab."],
+    ids=["memo", "length"],
 )
-def test_a_few_bytes_that_ask_for_gigabytes_are_refused_at_once(bomb: bytes, tmp_path: Path) -> None:
+def test_a_few_bytes_that_ask_for_gigabytes_are_refused_at_once(
+    bomb: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "data_batch_1"
     path.write_bytes(bomb)
     tracemalloc.start()

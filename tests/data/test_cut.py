@@ -13,7 +13,11 @@ NONE = torch.zeros(9, dtype=torch.bool)
 
 def test_how_many_texts_have_a_back_translation_is_said() -> None:
     tokens = Vocabulary(
-        0, 1, torch.zeros(9, dtype=torch.bool), torch.zeros(9, dtype=torch.bool), torch.ones(9), torch.ones(9)
+        0,
+        torch.zeros(9, dtype=torch.bool),
+        torch.zeros(9, dtype=torch.bool),
+        torch.ones(9),
+        torch.ones(9),
     )
     own = torch.tensor([[3, 4], [5, 6], [7, 0]])
     other = torch.tensor([[3, 4], [6, 5], [7, 8]])
@@ -24,7 +28,12 @@ def test_how_many_texts_have_a_back_translation_is_said() -> None:
         classes=2,
         vocabulary=tokens,
     )
-    told = "; 67 % of the texts fill all 2 tokens, and of longer ones the end is kept"
-    assert describe_truncation(splits, Text()) == told + "; 2 unlabelled ones have a back-translation"
-    assert describe_truncation(replace(splits, unlabeled=splits.labeled), Text()).endswith("the end is kept")
+    printed = "; 67 % of the texts fill all 2 tokens, and of longer ones the end is kept"
+    assert (
+        describe_truncation(splits, Text())
+        == printed + "; 2 unlabelled ones have a back-translation"
+    )
+    assert describe_truncation(replace(splits, unlabeled=splits.labeled), Text()).endswith(
+        "the end is kept"
+    )
     assert describe_truncation(replace(splits, vocabulary=None), Text()) == ""

@@ -9,12 +9,13 @@ from PIL import Image
 
 from image_folders import write_class_folders
 from l2i.data.datasets.imagenet import read_class_folders
-from l2i.data.image_files import ImageFiles
 from l2i.errors import InputError
-from l2i.files.images import MAX_PIXELS
+from l2i.files.images import MAX_PIXELS, ImageFiles
 
 
-def saved(folder: Path, image: Image.Image, name: str = "image.png", **options: object) -> ImageFiles:
+def saved(
+    folder: Path, image: Image.Image, name: str = "image.png", **options: object
+) -> ImageFiles:
     image.save(folder / name, **options)
     return ImageFiles([str(folder / name)], 16)
 
@@ -26,7 +27,9 @@ def ramp(width: int, height: int) -> Image.Image:
 
 
 def test_classes_are_numbered_by_name_and_files_are_sorted(tmp_path: Path) -> None:
-    train, held = read_class_folders(str(write_class_folders(tmp_path, classes=3, per_class=4)), size=16)
+    train, held = read_class_folders(
+        str(write_class_folders(tmp_path, classes=3, per_class=4)), size=16
+    )
     assert train.x.shape == (12, 3, 16, 16)
     assert (train.x.dtype, train.x.ndim, len(train.x)) == (torch.uint8, 4, 12)
     assert train.y.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
@@ -36,7 +39,9 @@ def test_classes_are_numbered_by_name_and_files_are_sorted(tmp_path: Path) -> No
 
 
 def test_the_colour_of_every_format_and_mode_survives(tmp_path: Path) -> None:
-    train, _ = read_class_folders(str(write_class_folders(tmp_path, classes=2, per_class=20)), size=16)
+    train, _ = read_class_folders(
+        str(write_class_folders(tmp_path, classes=2, per_class=20)), size=16
+    )
     images = train.x.read()
     assert images.shape == train.x.shape
     assert images.dtype == torch.uint8
@@ -81,8 +86,12 @@ def test_an_image_of_the_right_shorter_side_is_cropped_and_no_pixel_changes(
     assert image[1, :, 0].tolist() == list(range(top, top + 16))
 
 
-@pytest.mark.parametrize(("name", "width", "height"), [("a.png", 64, 128), ("a.png", 8, 12), ("a.jpg", 250, 160)])
-def test_other_images_are_resized_alike_in_both_directions(tmp_path: Path, name: str, width: int, height: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "width", "height"), [("a.png", 64, 128), ("a.png", 8, 12), ("a.jpg", 250, 160)]
+)
+def test_other_images_are_resized_alike_in_both_directions(
+    tmp_path: Path, name: str, width: int, height: int
+) -> None:
     image = saved(tmp_path, ramp(width, height), name).read()[0].float()
     scale = min(width, height) / 16
     inner = image[:, 2:-2, 2:-2]  # a resampled border is flatter
@@ -120,7 +129,9 @@ def test_the_folder_may_be_called_validation(tmp_path: Path) -> None:
 def test_a_damaged_image_is_named(tmp_path: Path, damage: str) -> None:
     files = saved(tmp_path, ramp(100, 100), "broken.jpg")
     path = tmp_path / "broken.jpg"
-    content = {"cut": path.read_bytes()[:900], "empty": b"", "text": b"no image", "gone": b""}[damage]
+    content = {"cut": path.read_bytes()[:900], "empty": b"", "text": b"no image", "gone": b""}[
+        damage
+    ]
     path.write_bytes(content)
     if damage == "gone":
         path.unlink()
@@ -149,7 +160,9 @@ def test_a_link_within_the_root_is_followed_and_one_out_of_it_refused(tmp_path: 
 
 def test_a_missing_root_says_where_to_get_the_images(tmp_path: Path) -> None:
     for root in (None, str(tmp_path / "nowhere"), str(tmp_path)):
-        with pytest.raises(InputError, match=r"image-net\.org.*decathlon.*train/CLASS.*--data\.root"):
+        with pytest.raises(
+            InputError, match=r"image-net\.org.*decathlon.*train/CLASS.*--data\.root"
+        ):
             read_class_folders(root)
 
 

@@ -16,14 +16,18 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("inner", [".", "fashion-mnist"])
-def test_images_and_classes_come_back_as_they_were_written(tmp_path: Path, packed: bool, inner: str) -> None:
+def test_images_and_classes_come_back_as_they_were_written(
+    tmp_path: Path, packed: bool, inner: str
+) -> None:
     write_idx(tmp_path / inner, per_class=12, test_per_class=3, packed=packed)
-    for found, (images, labels) in zip(
-        read_fashion_mnist(str(tmp_path)), (grey_images(12, seed=1), grey_images(3, seed=2)), strict=True
+    for actual, (images, labels) in zip(
+        read_fashion_mnist(str(tmp_path)),
+        (grey_images(12, seed=1), grey_images(3, seed=2)),
+        strict=True,
     ):
-        assert (found.x.dtype, found.y.dtype) == (torch.uint8, torch.int64)
-        assert np.array_equal(found.x.numpy(), images[:, None])
-        assert np.array_equal(found.y.numpy(), labels)
+        assert (actual.x.dtype, actual.y.dtype) == (torch.uint8, torch.int64)
+        assert np.array_equal(actual.x.numpy(), images[:, None])
+        assert np.array_equal(actual.y.numpy(), labels)
 
 
 def test_the_two_sets_may_lie_beside_each_other(tmp_path: Path) -> None:
@@ -52,15 +56,31 @@ def test_the_set_has_ten_classes_and_the_pixels_of_its_training_images(tmp_path:
 
 SOME = np.zeros((120, 28, 28), np.uint8)
 WRONG: dict[str, tuple[str, bytes, str]] = {
-    "labels in place of images": (IMAGES, idx(np.zeros(120)), "no idx file of images × rows × columns"),
+    "labels in place of images": (
+        IMAGES,
+        idx(np.zeros(120)),
+        "no idx file of images × rows × columns",
+    ),
     "images in place of labels": (LABELS, idx(SOME), "no idx file of labels"),
-    "numbers of other kinds": (IMAGES, b"\0\0\x0d\3" + idx(SOME)[4:], "no idx file of images × rows × columns"),
+    "numbers of other kinds": (
+        IMAGES,
+        b"\0\0\x0d\3" + idx(SOME)[4:],
+        "no idx file of images × rows × columns",
+    ),
     "nothing": (IMAGES, b"", "no idx file of images × rows × columns"),
     "half a header": (IMAGES, idx(SOME)[:10], "0 × 0 images × rows × columns cannot be right"),
-    "no images": (IMAGES, idx(np.zeros((0, 28, 28))), "0 × 28 × 28 images × rows × columns cannot be right"),
+    "no images": (
+        IMAGES,
+        idx(np.zeros((0, 28, 28))),
+        "0 × 28 × 28 images × rows × columns cannot be right",
+    ),
     "no labels": (LABELS, idx(np.zeros(0)), "0 labels cannot be right"),
     "no pixels": (IMAGES, idx(np.zeros((120, 28, 0))), "120 × 28 × 0 images"),
-    "gigantic images": (IMAGES, idx(np.zeros((1, 1, 257))), "1 × 1 × 257 images × rows × columns cannot be right"),
+    "gigantic images": (
+        IMAGES,
+        idx(np.zeros((1, 1, 257))),
+        "1 × 1 × 257 images × rows × columns cannot be right",
+    ),
     "a byte less": (IMAGES, idx(SOME)[:-1], "has not the 94,080 bytes that it says"),
     "a byte more": (LABELS, idx(np.zeros(120)) + b"\0", "has not the 120 bytes that it says"),
     "fewer labels": (LABELS, idx(np.zeros(119)), "119 labels and 120 images do not match"),
@@ -88,8 +108,17 @@ def test_any_damage_to_the_packing_is_told(tmp_path: Path) -> None:
     path = write_idx(tmp_path, packed=True) / f"{IMAGES}.gz"
     whole = path.read_bytes()
     wrong_checksum = whole[:-8] + struct.pack("<I", 1) + whole[-4:]
-    cut_short = [whole[:length] for length in (0, 5, 30, len(whole) // 2, len(whole) - 8, len(whole) - 1)]
-    for content in (*cut_short, whole + b"\0", whole + whole, wrong_checksum, b"no gzip file", idx(SOME)):
+    cut_short = [
+        whole[:length] for length in (0, 5, 30, len(whole) // 2, len(whole) - 8, len(whole) - 1)
+    ]
+    for content in (
+        *cut_short,
+        whole + b"\0",
+        whole + whole,
+        wrong_checksum,
+        b"no gzip file",
+        idx(SOME),
+    ):
         path.write_bytes(content)
         with pytest.raises(InputError, match=f"{path.name}: it is damaged"):
             read_mnist(str(tmp_path))
@@ -98,7 +127,10 @@ def test_any_damage_to_the_packing_is_told(tmp_path: Path) -> None:
 def test_training_and_test_images_must_be_of_one_size(tmp_path: Path) -> None:
     write_idx(tmp_path)
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(np.zeros((40, 20, 28))))
-    with pytest.raises(InputError, match="training and test images are of 28×28 and 20×28 pixels; get all four files"):
+    with pytest.raises(
+        InputError,
+        match="training and test images are of 28×28 and 20×28 pixels; get all four files",
+    ):
         read_mnist(str(tmp_path))
 
 
@@ -106,10 +138,15 @@ def test_training_and_test_images_must_be_of_one_size(tmp_path: Path) -> None:
     ("read", "parts"),
     [
         (read_mnist, ("MNIST is", "http://yann.lecun.com/exdb/mnist/")),
-        (read_fashion_mnist, ("Fashion-MNIST is", "apt install dataset-fashion-mnist", "/usr/share/datasets")),
+        (
+            read_fashion_mnist,
+            ("Fashion-MNIST is", "apt install dataset-fashion-mnist", "/usr/share/datasets"),
+        ),
     ],
 )
-def test_a_missing_set_says_where_to_get_it_and_where_to_put_it(tmp_path: Path, read: Any, parts: Any) -> None:
+def test_a_missing_set_says_where_to_get_it_and_where_to_put_it(
+    tmp_path: Path, read: Any, parts: Any
+) -> None:
     (tmp_path / "file").touch()
     for root in (None, str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "file")):
         with pytest.raises(InputError, match="not there") as caught:
@@ -120,5 +157,7 @@ def test_a_missing_set_says_where_to_get_it_and_where_to_put_it(tmp_path: Path, 
 
 def test_a_set_with_a_file_missing_names_it(tmp_path: Path) -> None:
     (write_idx(tmp_path) / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(InputError, match=r"neither t10k-labels-idx1-ubyte nor t10k-labels-idx1-ubyte\.gz is in"):
+    with pytest.raises(
+        InputError, match=r"neither t10k-labels-idx1-ubyte nor t10k-labels-idx1-ubyte\.gz is in"
+    ):
         read_mnist(str(tmp_path))

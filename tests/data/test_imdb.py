@@ -25,7 +25,9 @@ def write_imdb(tmp_path: Path) -> Path:
         folder = tmp_path / "aclImdb" / place
         folder.mkdir(parents=True)
         for name in names:
-            (folder / name).write_text(f"{place}/{name}: naïve.<br /><br />It &amp; that", encoding="utf-8")
+            (folder / name).write_text(
+                f"{place}/{name}: naïve.<br /><br />It &amp; that", encoding="utf-8"
+            )
     return tmp_path
 
 
@@ -38,11 +40,24 @@ def refusal(root: Path | None) -> str:
 
 def test_reviews_come_by_class_and_number_with_udas_names(tmp_path: Path) -> None:
     texts = load_imdb(str(write_imdb(tmp_path)))
-    places = ["train/neg/0_4", "train/neg/2_1", "train/neg/10_2", "train/pos/2_10", "train/pos/11_7"]
+    places = [
+        "train/neg/0_4",
+        "train/neg/2_1",
+        "train/neg/10_2",
+        "train/pos/2_10",
+        "train/pos/11_7",
+    ]
     assert texts.train == [f"{place}.txt: naïve. It & that" for place in places]
     assert texts.y == [0, 0, 0, 1, 1]
-    assert [text.split(":")[0] for text in texts.unlabeled] == ["train/unsup/9_0.txt", "train/unsup/10_0.txt"]
-    assert [text.split(":")[0] for text in texts.test] == ["test/neg/0_1.txt", "test/neg/1_3.txt", "test/pos/0_8.txt"]
+    assert [text.split(":")[0] for text in texts.unlabeled] == [
+        "train/unsup/9_0.txt",
+        "train/unsup/10_0.txt",
+    ]
+    assert [text.split(":")[0] for text in texts.test] == [
+        "test/neg/0_1.txt",
+        "test/neg/1_3.txt",
+        "test/pos/0_8.txt",
+    ]
     assert texts.test_y == [0, 0, 1]
     assert texts.classes == 2
     assert texts.names[:4] == ["neg_0_4.txt", "neg_2_1.txt", "neg_10_2.txt", "pos_2_10.txt"]
@@ -98,9 +113,12 @@ def test_a_class_folder_that_is_missing_or_empty_is_named(tmp_path: Path, place:
 
 @pytest.mark.parametrize("place", FILES)
 @pytest.mark.parametrize(
-    ("raw", "message"), [(b"caf\xe9", "not UTF-8"), (b"", "is empty"), (b" \n", "is empty"), (b"<br />", "is empty")]
+    ("raw", "message"),
+    [(b"caf\xe9", "not UTF-8"), (b"", "is empty"), (b" \n", "is empty"), (b"<br />", "is empty")],
 )
-def test_a_file_that_holds_no_text_is_named(tmp_path: Path, place: str, raw: bytes, message: str) -> None:
+def test_a_file_that_holds_no_text_is_named(
+    tmp_path: Path, place: str, raw: bytes, message: str
+) -> None:
     root = write_imdb(tmp_path)
     path = root / "aclImdb" / place / "77_3.txt"
     path.write_bytes(raw)
@@ -119,19 +137,23 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, place: str) -> None
     assert f"{path} is a link that leads nowhere or out of {root}; put a copy" in refusal(root)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "5.txt", "5_.txt", "a5_3.txt", "5_3_2.txt", "-5_3.txt", "٥_3.txt"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "5.txt", "5_.txt", "a5_3.txt", "5_3_2.txt", "-5_3.txt", "٥_3.txt"]
+)
 def test_a_file_not_named_as_reviews_are_is_named(tmp_path: Path, name: str) -> None:
     root = write_imdb(tmp_path)
     path = root / "aclImdb" / "train" / "unsup" / name
     path.write_text("text")
-    assert f"{path} is not named NUMBER_RATING.txt as IMDb's reviews are; take it out" in refusal(root)
+    assert f"{path} is not named NUMBER_RATING.txt as IMDb's reviews are; take it out" in refusal(
+        root
+    )
 
 
 @real
 def test_the_real_set_has_its_known_counts_and_no_empty_text() -> None:
     texts = load_imdb(REAL)
-    for found, classes in ((texts.train, texts.y), (texts.test, texts.test_y)):
-        assert len(found) == len(classes) == 25_000
+    for actual, classes in ((texts.train, texts.y), (texts.test, texts.test_y)):
+        assert len(actual) == len(classes) == 25_000
         assert classes == [0] * 12_500 + [1] * 12_500
     assert all(text.strip() for text in (*texts.train, *texts.unlabeled, *texts.test))
     assert len(set(texts.names)) == len(texts.names) == 25_000 + len(texts.unlabeled)

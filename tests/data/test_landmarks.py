@@ -33,28 +33,32 @@ ATTRIBUTES = "1 1 1 1"
 def dots(face: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     """Where the light within 3 pixels of each point has its centre."""
     ys, xs = torch.meshgrid(torch.arange(60.0), torch.arange(60.0), indexing="ij")
-    found = []
+    actual = []
     for x, y in points.view(-1, 2):
         light = (face[0].float() - 70).clamp(min=0) * ((xs - x) ** 2 + (ys - y) ** 2 <= 9)
-        found.append(torch.stack([(light * xs).sum(), (light * ys).sum()]) / light.sum())
-    return torch.stack(found)
+        actual.append(torch.stack([(light * xs).sum(), (light * ys).sum()]) / light.sum())
+    return torch.stack(actual)
 
 
-def assert_faces(found: Samples, count: int) -> None:
-    assert (found.x.dtype, found.y.dtype) == (torch.uint8, torch.float32)
-    assert found.x.shape == (count, 1, 60, 60)
-    assert found.y.shape == (count, 10)
-    for face, points in zip(found.x, found.y, strict=True):
+def assert_faces(actual: Samples, count: int) -> None:
+    assert (actual.x.dtype, actual.y.dtype) == (torch.uint8, torch.float32)
+    assert actual.x.shape == (count, 1, 60, 60)
+    assert actual.y.shape == (count, 10)
+    for face, points in zip(actual.x, actual.y, strict=True):
         assert (dots(face, points) - points.view(-1, 2)).norm(dim=1).max() < 1
 
 
-@pytest.mark.parametrize(("write", "read"), [(write_imm, read_imm), (write_mtfl, read_mtfl), (write_faces, read_npz)])
-def test_each_layout_puts_landmarks_where_its_images_show_them(tmp_path: Path, write: Any, read: Any) -> None:
+@pytest.mark.parametrize(
+    ("write", "read"), [(write_imm, read_imm), (write_mtfl, read_mtfl), (write_faces, read_npz)]
+)
+def test_each_layout_puts_landmarks_where_its_images_show_them(
+    tmp_path: Path, write: Any, read: Any
+) -> None:
     root = str(write(tmp_path, train=9, test=5))
-    for found, whichever, count in zip(read(root), read_faces(root), (9, 5), strict=True):
-        assert_faces(found, count)
-        assert torch.equal(found.x, whichever.x)
-        assert torch.equal(found.y, whichever.y)
+    for actual, whichever, count in zip(read(root), read_faces(root), (9, 5), strict=True):
+        assert_faces(actual, count)
+        assert torch.equal(actual.x, whichever.x)
+        assert torch.equal(actual.y, whichever.y)
 
 
 def test_imm_points_scale_with_width_and_height(tmp_path: Path) -> None:
@@ -94,7 +98,8 @@ def test_a_crop_beyond_the_border_repeats_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret.png", "..\\secret.png", "/etc/secret.png", "C:\\x.png", "a\\..\\..\\x", "\\x"]
+    "name",
+    ["../secret.png", "..\\secret.png", "/etc/secret.png", "C:\\x.png", "a\\..\\..\\x", "\\x"],
 )
 def test_listed_paths_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
     save_image(tmp_path / "secret.png", np.zeros((60, 60), np.uint8))
@@ -120,11 +125,17 @@ def test_a_missing_or_unreadable_image_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", [8_000, 11_000, 60_000])
 def test_an_image_that_would_fill_the_memory_is_refused(tmp_path: Path, side: int) -> None:
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
-    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")))
-    with pytest.raises(InputError, match=r"bomb\.png.*(more than 50,000,000 pixels|DecompressionBomb)"):
+    (tmp_path / "bomb.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b""))
+    )
+    with pytest.raises(
+        InputError, match=r"bomb\.png.*(more than 50,000,000 pixels|DecompressionBomb)"
+    ):
         read_grayscale(tmp_path / "bomb.png")
 
 
@@ -149,7 +160,12 @@ def test_lists_and_points_that_do_not_match_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["a.jpg 1 2 3", "a.jpg" + " x" * 14, f"a.jpg {'nan ' * 10}{ATTRIBUTES}", f"1 2 3 4 5 1 2 3 4 5 {ATTRIBUTES}"],
+    [
+        "a.jpg 1 2 3",
+        "a.jpg" + " x" * 14,
+        f"a.jpg {'nan ' * 10}{ATTRIBUTES}",
+        f"1 2 3 4 5 1 2 3 4 5 {ATTRIBUTES}",
+    ],
 )
 def test_a_line_that_is_no_path_and_numbers_is_told(tmp_path: Path, line: str) -> None:
     root = write_mtfl(tmp_path, train=2, test=2)
@@ -159,7 +175,8 @@ def test_a_line_that_is_no_path_and_numbers_is_told(tmp_path: Path, line: str) -
 
 
 @pytest.mark.parametrize(
-    "numbers", ["5 5 5 5 5 5 5 5 5 5", "-90 -80 -70 -90 -80 1 2 3 4 5", "0 9e5 0 9e5 0 0 0 0 9e5 9e5"]
+    "numbers",
+    ["5 5 5 5 5 5 5 5 5 5", "-90 -80 -70 -90 -80 1 2 3 4 5", "0 9e5 0 9e5 0 0 0 0 9e5 9e5"],
 )
 def test_landmarks_that_are_no_face_in_the_image_are_told(tmp_path: Path, numbers: str) -> None:
     root = write_mtfl(tmp_path, train=2, test=2)
@@ -184,12 +201,14 @@ def test_an_empty_or_missing_list_is_told(tmp_path: Path) -> None:
         ({"x_train": np.zeros((3, 50, 50), np.uint8)}, r"images are uint8 \[3, 50, 50\]"),
         ({"x_train": np.zeros((3, 60, 60))}, "images are float64"),
         ({"y_test": np.zeros((9, 5, 2))}, r"landmarks are float64 \[9, 5, 2\], where 2 images"),
-        ({"y_test": np.full((2, 5, 2), np.nan)}, "some landmarks are no numbers"),
+        ({"y_test": np.full((2, 5, 2), np.nan)}, "some landmarks are not numbers"),
         ({"y_test": np.array([None])}, "plain arrays"),  # objects, which a pickle would bring
         ({"y_test": None}, "plain arrays"),
     ],
 )
-def test_wrong_arrays_are_told(tmp_path: Path, changed: dict[str, np.ndarray | None], message: str) -> None:
+def test_wrong_arrays_are_told(
+    tmp_path: Path, changed: dict[str, np.ndarray | None], message: str
+) -> None:
     path = write_faces(tmp_path, train=3, test=2) / "faces.npz"
     with np.load(path) as file:
         arrays = {**file, **changed}
@@ -239,7 +258,9 @@ def test_the_real_faces_are_those_the_crop_was_measured_on() -> None:
 
 
 @pytest.mark.parametrize(("write", "folder"), [(write_imm, "aflw_release-2"), (write_mtfl, "MTFL")])
-def test_the_folder_that_an_archive_unpacks_to_is_found(write: Any, folder: str, tmp_path: Path) -> None:
+def test_the_folder_that_an_archive_unpacks_to_is_found(
+    write: Any, folder: str, tmp_path: Path
+) -> None:
     (tmp_path / folder).mkdir()
     write(tmp_path / folder, train=3, test=2)
     assert [len(part.x) for part in read_faces(str(tmp_path))] == [3, 2]
@@ -249,7 +270,9 @@ def test_landmarks_that_are_turned_round_are_found(tmp_path: Path) -> None:
     write_faces(tmp_path)
     with np.load(tmp_path / "faces.npz") as whole:
         arrays = dict(whole)
-    turned = {name: value[..., ::-1] if name.startswith("y") else value for name, value in arrays.items()}
+    turned = {
+        name: value[..., ::-1] if name.startswith("y") else value for name, value in arrays.items()
+    }
     np.savez(tmp_path / "faces.npz", **turned)
     with pytest.raises(InputError, match="landmarks must be x, y"):
         read_npz(str(tmp_path))

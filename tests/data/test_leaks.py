@@ -17,7 +17,11 @@ from l2i.training.setup import load_splits
 
 def rows(count: int, seed: int = 0, values: int | None = None) -> tuple[Any, Any]:
     generator = np.random.default_rng(seed)
-    x = generator.normal(size=(count, 4)) if values is None else generator.integers(values, size=(count, 4))
+    x = (
+        generator.normal(size=(count, 4))
+        if values is None
+        else generator.integers(values, size=(count, 4))
+    )
     return x.astype("float32"), generator.integers(3, size=count)
 
 
@@ -50,48 +54,64 @@ def test_validation_samples_among_the_labelled_are_counted() -> None:
     clean = splits()
     x, y = of(clean, "validation", 12)
     wrong = np.concatenate([y[:10], (y[10:] + 1) % 3])
-    (found,) = describe_duplicates(splits(labeled=with_rows(of(clean, "labeled", 60), (x, wrong))))
-    assert found.startswith("12 of 500 validation samples are also among the labelled ones, 10 with the same label")
+    (actual,) = describe_duplicates(splits(labeled=with_rows(of(clean, "labeled", 60), (x, wrong))))
+    assert actual.startswith(
+        "12 of 500 validation samples are also among the labelled ones, 10 with the same label"
+    )
 
 
 @pytest.mark.parametrize("name", ["validation", "test"])
 def test_samples_seen_without_their_labels_are_told_apart(name: str) -> None:
     clean = splits()
     more = np.concatenate([of(clean, "unlabeled", 900)[0], of(clean, name, 500)[0]])
-    (found,) = describe_duplicates(splits(unlabeled=more))
-    assert found.startswith(f"500 of 500 {name} samples are also among the unlabelled ones: ")
+    (actual,) = describe_duplicates(splits(unlabeled=more))
+    assert actual.startswith(f"500 of 500 {name} samples are also among the unlabelled ones: ")
 
 
 def test_labels_taken_from_a_large_test_set_are_found() -> None:
     """20 of 3,000 test samples are few, but they are all that is learned from."""
     large = rows(3000, seed=1)
-    found = describe_duplicates(splits(labeled=(large[0][:20], large[1][:20]), test=large))
-    assert [sentence.split(":")[0] for sentence in found] == [
+    actual = describe_duplicates(splits(labeled=(large[0][:20], large[1][:20]), test=large))
+    assert [sentence.split(":")[0] for sentence in actual] == [
         "20 of 3,000 test samples are also among the labelled ones, 20 with the same label"
     ]
 
 
 def test_validation_samples_among_the_test_samples_are_found() -> None:
-    found = describe_duplicates(splits(validation=of(splits(), "test", 100)))
-    assert len(found) == 1 and found[0].startswith("100 of 500 test samples are also among the validation ones")
+    actual = describe_duplicates(splits(validation=of(splits(), "test", 100)))
+    assert len(actual) == 1 and actual[0].startswith(
+        "100 of 500 test samples are also among the validation ones"
+    )
 
 
 def test_unlabelled_samples_may_hold_the_labelled() -> None:
     clean = splits()
-    assert describe_duplicates(splits(unlabeled=torch.cat([clean.labeled.x, clean.unlabeled.x]))) == []
+    assert (
+        describe_duplicates(splits(unlabeled=torch.cat([clean.labeled.x, clean.unlabeled.x]))) == []
+    )
 
 
 def test_a_few_duplicates_are_not_told() -> None:
     clean = splits()
-    assert describe_duplicates(splits(labeled=with_rows(of(clean, "labeled", 60), of(clean, "test", 2)))) == []
-    assert describe_duplicates(splits(unlabeled=np.concatenate([clean.unlabeled.x, of(clean, "test", 4)[0]]))) == []
+    assert (
+        describe_duplicates(
+            splits(labeled=with_rows(of(clean, "labeled", 60), of(clean, "test", 2)))
+        )
+        == []
+    )
+    assert (
+        describe_duplicates(
+            splits(unlabeled=np.concatenate([clean.unlabeled.x, of(clean, "test", 4)[0]]))
+        )
+        == []
+    )
 
 
 def test_copies_are_found_though_rows_repeat_by_chance() -> None:
     clean = splits(values=8)
     copied = np.concatenate([of(clean, "unlabeled", 900)[0], of(clean, "validation", 500)[0]])
-    (found,) = describe_duplicates(splits(values=8, unlabeled=copied))
-    assert found.startswith("500 of 500 validation samples")
+    (actual,) = describe_duplicates(splits(values=8, unlabeled=copied))
+    assert actual.startswith("500 of 500 validation samples")
 
 
 def test_the_embedded_digits_do_not_leak() -> None:
@@ -101,13 +121,30 @@ def test_the_embedded_digits_do_not_leak() -> None:
 def test_a_text_is_its_first_version() -> None:
     """Texts in training come with back-translations, those of the test set without."""
     versions, special = torch.randint(5, 100, (90, 3, 8), dtype=torch.int32), torch.arange(100) < 5
-    tokens = build_vocabulary(versions[:, 0], pad_id=0, mask_id=1, is_special=special, is_continuation=torch.zeros(100, dtype=torch.bool))
-    parts = {"labeled": (versions[:20], torch.arange(20) % 2), "unlabeled": versions[20:60], "vocabulary": tokens}
+    tokens = build_vocabulary(
+        versions[:, 0],
+        pad_id=0,
+        is_special=special,
+        is_continuation=torch.zeros(100, dtype=torch.bool),
+    )
+    parts = {
+        "labeled": (versions[:20], torch.arange(20) % 2),
+        "unlabeled": versions[20:60],
+        "vocabulary": tokens,
+    }
     ends = torch.zeros(30, dtype=torch.int64)
-    assert describe_duplicates(Splits.from_arrays(**parts, test=(versions[60:, 0], ends), classes=2)) == []
-    assert describe_duplicates(Splits.from_arrays(**parts, test=(versions[20:50, 1], ends), classes=2)) == []
-    (found,) = describe_duplicates(Splits.from_arrays(**parts, test=(versions[20:50, 0], ends), classes=2))
-    assert found.startswith("30 of 30 test samples are also among the unlabelled ones")
+    assert (
+        describe_duplicates(Splits.from_arrays(**parts, test=(versions[60:, 0], ends), classes=2))
+        == []
+    )
+    assert (
+        describe_duplicates(Splits.from_arrays(**parts, test=(versions[20:50, 1], ends), classes=2))
+        == []
+    )
+    (actual,) = describe_duplicates(
+        Splits.from_arrays(**parts, test=(versions[20:50, 0], ends), classes=2)
+    )
+    assert actual.startswith("30 of 30 test samples are also among the unlabelled ones")
 
 
 def images(root: Path) -> Splits:
@@ -121,9 +158,9 @@ def test_image_files_are_compared_by_content(tmp_path: Path) -> None:
     for place in sorted((root / "val").glob("*/*")):
         target = root / "train" / place.parent.name / f"copy-{place.name}"
         shutil.copyfile(place, target)
-    found = describe_duplicates(images(root))
-    assert found and all("of 8 test samples are also among the" in sentence for sentence in found)
-    assert sum(int(sentence.split()[0]) for sentence in found) >= 6
+    actual = describe_duplicates(images(root))
+    assert actual and all("of 8 test samples are also among the" in sentence for sentence in actual)
+    assert sum(int(sentence.split()[0]) for sentence in actual) >= 6
 
 
 def test_a_file_that_cannot_be_read_is_left_to_its_step(tmp_path: Path) -> None:

@@ -4,21 +4,54 @@ import pytest
 import torch
 
 from image_folders import write_class_folders
-from l2i import Trainer, recipes, replace
+from l2i import Run, Trainer, recipes, replace
+from l2i.config import L2I, Data
+from l2i.data.batch import BatchSizes
 from l2i.data.datasets.imagenet import read_class_folders
 from l2i.data.samples import DataSet, Samples, Splits
 from l2i.data.splitting import draw_splits
 from l2i.data.transforms.image import Augment, Normalize
 from l2i.errors import InputError
+from l2i.methods.base import Method
 from l2i.methods.mixup import MixUp
 from l2i.methods.pi_model import PiModel
-from l2i.tasks import Classification, Regression
-from l2i.training.loader import BatchSizes, Loader, compute_beta_quantiles, derive_seed, pick_rows, pick_stream_rows
+from l2i.tasks import Classification, Regression, Task
+from l2i.training.loader import (
+    Loader,
+    compute_beta_quantiles,
+    derive_seed,
+    pick_rows,
+    pick_stream_rows,
+)
 from problems import method_named
 
 
+def build_loader(
+    splits: Splits,
+    task: Task,
+    method: Method,
+    *,
+    sizes: BatchSizes,
+    weak: Augment,
+    strong: Augment,
+    seed: int,
+    steps: int,
+    holdout: bool,
+    workers: int = 0,
+) -> Loader:
+    data = Data(weak=weak, strong=strong, workers=workers)
+    l2i = L2I(update="normalized" if holdout else "off")
+    run = Run(method=method, batch=sizes, data=data, l2i=l2i, seed=seed, steps=steps)
+    return Loader(run, splits, task)
+
+
 def make_loader(
-    method: str = "fixmatch", *, seed: int = 0, holdout: bool = True, unlabeled: int = 30, **sizes: int
+    method: str = "fixmatch",
+    *,
+    seed: int = 0,
+    holdout: bool = True,
+    unlabeled: int = 30,
+    **sizes: int,
 ) -> Loader:
     def samples(count: int, seed: int = 0) -> Samples:
         generator = torch.Generator().manual_seed(seed)
@@ -26,7 +59,7 @@ def make_loader(
 
     sets = {"labeled": samples(9), "unlabeled": samples(unlabeled), "holdout": samples(9, seed=1)}
     splits = Splits(**sets, validation=samples(3), test=samples(3), classes=3)
-    return Loader(
+    return build_loader(
         splits,
         Classification(num_outputs=3),
         method_named(method),
@@ -45,7 +78,9 @@ def test_a_draw_depends_on_seed_and_step_alone() -> None:
         later.draw_batch(step)
     assert torch.equal(first.draw_batch(7).unlabeled.strong, later.draw_batch(7).unlabeled.strong)
     assert not torch.equal(first.draw_batch(7).labeled.x, first.draw_batch(8).labeled.x)
-    assert not torch.equal(first.draw_batch(7).labeled.x, make_loader(seed=1).draw_batch(7).labeled.x)
+    assert not torch.equal(
+        first.draw_batch(7).labeled.x, make_loader(seed=1).draw_batch(7).labeled.x
+    )
 
 
 def test_a_run_with_an_outer_step_sees_the_same_base_batch_as_one_without() -> None:
@@ -69,7 +104,8 @@ def test_a_batch_larger_than_its_set_draws_with_replacement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "views"), [("fixmatch", {"weak", "strong"}), ("mixmatch", {"weak", "weak2"}), ("supervised", set())]
+    ("method", "views"),
+    [("fixmatch", {"weak", "strong"}), ("mixmatch", {"weak", "weak2"}), ("supervised", set())],
 )
 def test_only_the_views_that_the_method_asks_for_are_drawn(method: str, views: set[str]) -> None:
     batch = make_loader(method).draw_batch(0)
@@ -81,7 +117,10 @@ def test_holdout_samples_come_from_the_holdout_set() -> None:
     loader = make_loader()
     loader.weak = Augment()
     batch = loader.draw_batch(0)
-    for x, origin in ((batch.labeled.x, loader.splits.labeled.x), (batch.holdout.x, loader.splits.holdout.x)):
+    for x, origin in (
+        (batch.labeled.x, loader.splits.labeled.x),
+        (batch.holdout.x, loader.splits.holdout.x),
+    ):
         assert all(any(torch.equal(row, there) for there in origin) for row in x)
 
 
@@ -92,22 +131,25 @@ def test_a_twin_draws_the_same_and_may_be_at_another_step(method: str) -> None:
     twin.seek(5)
     here = loader.draw_batch(2)
     there = twin.sample()  # as if nobody had drawn meanwhile
-    for found, wanted in ((here, loader.draw_batch(2)), (there, loader.draw_batch(5))):
-        assert torch.equal(found.labeled.x, wanted.labeled.x) and torch.equal(found.holdout.x, wanted.holdout.x)
-        assert all(torch.equal(view, wanted.unlabeled.views[name]) for name, view in found.unlabeled.views.items())
-        assert torch.equal(found.progress, wanted.progress)
+    for actual, wanted in ((here, loader.draw_batch(2)), (there, loader.draw_batch(5))):
+        assert torch.equal(actual.labeled.x, wanted.labeled.x) and torch.equal(
+            actual.holdout.x, wanted.holdout.x
+        )
+        assert all(
+            torch.equal(view, wanted.unlabeled.views[name])
+            for name, view in actual.unlabeled.views.items()
+        )
+        assert torch.equal(actual.progress, wanted.progress)
     assert not torch.equal(here.unlabeled.weak, there.unlabeled.weak)
 
 
-def test_labelled_samples_are_learned_on_the_view_that_the_run_names() -> None:
-    plain = {"weak": Augment(), "strong": Augment(cutout=8, fill=9.0)}
-    for view in ("weak", "strong"):
-        run = replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", data={**plain, "labeled_view": view})
-        batch = Trainer(run).loader.draw_batch(1)
-        assert bool((batch.labeled.x == 9.0).any()) == (view == "strong")
-        assert batch.holdout is not None and not bool((batch.holdout.x == 9.0).any())
-    with pytest.raises(InputError, match=r"needs a strong view, and data\.strong has none"):
-        Trainer(replace(run, data={"strong": Augment()}))
+def test_labelled_and_hold_out_samples_are_seen_on_the_weak_view() -> None:
+    views = {"weak": Augment(), "strong": Augment(cutout=8, fill=9.0)}
+    run = replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", data=views)
+    batch = Trainer(run).loader.draw_batch(1)
+    assert bool((batch.unlabeled.strong == 9.0).any())
+    assert not bool((batch.labeled.x == 9.0).any())
+    assert batch.holdout is not None and not bool((batch.holdout.x == 9.0).any())
 
 
 def test_mixing_permutes_all_rows() -> None:
@@ -131,46 +173,76 @@ def test_no_unlabelled_samples_is_an_error_for_methods_that_need_them() -> None:
 
 
 def test_step_seeds_do_not_collide() -> None:
-    assert len({derive_seed(f"{seed}/{step}") for seed in range(20) for step in range(500)}) == 10_000
+    assert (
+        len({derive_seed(f"{seed}/{step}") for seed in range(20) for step in range(500)}) == 10_000
+    )
 
 
 @pytest.mark.parametrize("view", ["weak2", "strong"])
 def test_landmarks_move_with_their_crop(view: str) -> None:
-    """A bright dot and its place: labels of labelled samples, and the frame between two views, follow the shifts."""
+    """Labels, and the frame between two views, follow the shifts that a bright dot shows."""
     place = torch.randint(2, 7, (40, 2))
     x = torch.zeros(40, 1, 9, 9)
     x[torch.arange(40), 0, place[:, 1], place[:, 0]] = 1.0
-    splits = Splits.from_arrays(labeled=(x, place), unlabeled=x, test=(x, place), has_landmarks=True)
+    splits = Splits.from_arrays(
+        labeled=(x, place), unlabeled=x, test=(x, place), has_landmarks=True
+    )
     task = Regression.from_targets(splits.labeled.y, points=True)
     weak, strong = Augment(shift=2), Augment(shift=1)
     method = PiModel(student_view=view)
-    batch = Loader(
-        splits, task, method, sizes=BatchSizes(), weak=weak, strong=strong, seed=0, steps=9, holdout=False
+    batch = build_loader(
+        splits,
+        task,
+        method,
+        sizes=BatchSizes(),
+        weak=weak,
+        strong=strong,
+        seed=0,
+        steps=9,
+        holdout=False,
     ).draw_batch(0)
 
-    def found(images: torch.Tensor) -> torch.Tensor:
+    def actual(images: torch.Tensor) -> torch.Tensor:
         at = images.flatten(1).argmax(dim=1)
         return torch.stack([at % 9, at // 9], dim=1).float()
 
-    assert torch.allclose(task.decode(batch.labeled.y), found(batch.labeled.x), atol=1e-4)
-    carried = task.transport_label(task.encode(found(batch.unlabeled.weak)), batch.unlabeled.affine_map)
-    assert torch.allclose(task.decode(carried), found(batch.unlabeled.views[view]), atol=1e-4)
+    assert torch.allclose(task.decode(batch.labeled.y), actual(batch.labeled.x), atol=1e-4)
+    carried = task.transport_label(
+        task.encode(actual(batch.unlabeled.weak)), batch.unlabeled.affine_map
+    )
+    assert torch.allclose(task.decode(carried), actual(batch.unlabeled.views[view]), atol=1e-4)
     assert not torch.equal(batch.unlabeled.weak, batch.unlabeled.views[view])
 
 
 def streamed(folder: Path, workers: int) -> tuple[Loader, DataSet]:
-    train, test = read_class_folders(str(write_class_folders(folder, classes=2, per_class=8, size=12)), size=12)
-    data = DataSet(train=train, test=test, classes=2, normalization=Normalize.from_unit_range((0.5,) * 3, (0.25,) * 3))
+    train, test = read_class_folders(
+        str(write_class_folders(folder, classes=2, per_class=8, size=12)), size=12
+    )
+    data = DataSet(
+        train=train,
+        test=test,
+        classes=2,
+        normalization=Normalize.from_unit_range((0.5,) * 3, (0.25,) * 3),
+    )
     splits = draw_splits(data, num_labeled=4, num_validation=0, holdout="joint", seed=0)
     splits = splits.to(torch.device("cpu"), torch.float32)
     sizes = BatchSizes(labeled=3, unlabeled=4, holdout=2)
-    settings = {"sizes": sizes, "weak": Augment(), "strong": Augment(), "seed": 0, "steps": 9, "holdout": True}
-    return Loader(splits, Classification(num_outputs=2), PiModel(), **settings, workers=workers), data  # type: ignore[arg-type]
+    settings = {
+        "sizes": sizes,
+        "weak": Augment(),
+        "strong": Augment(),
+        "seed": 0,
+        "steps": 9,
+        "holdout": True,
+    }
+    return build_loader(
+        splits, Classification(num_outputs=2), PiModel(), **settings, workers=workers
+    ), data  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_image_files_are_drawn_as_if_they_were_held(tmp_path: Path, workers: int) -> None:
-    """The same interface: the rows a step draws are those of the files, with their own labels, standardised."""
+    """The same interface: a step draws rows of the files, with their own labels, standardised."""
     loader, data = streamed(tmp_path, workers)
     held = loader.splits.labeled.x.read()
     whole = loader.splits.to_inputs(held)
@@ -188,11 +260,13 @@ def test_image_files_are_drawn_as_if_they_were_held(tmp_path: Path, workers: int
 def test_8_bit_images_are_standardised_after_their_augmentation() -> None:
     x = torch.randint(256, (12, 1, 8, 8), dtype=torch.uint8)
     y = torch.arange(12) % 3
-    data = DataSet(train=Samples(x, y), test=Samples(x, y), classes=3, normalization=Normalize.from_images(x))
+    data = DataSet(
+        train=Samples(x, y), test=Samples(x, y), classes=3, normalization=Normalize.from_images(x)
+    )
     splits = draw_splits(data, num_labeled=3, num_validation=0, holdout="joint", seed=0)
     splits = splits.to(torch.device("cpu"), torch.float64)
     weak = Augment(cutout=3, fill=7)
-    loader = Loader(
+    loader = build_loader(
         splits,
         Classification(num_outputs=3),
         PiModel(),
@@ -203,17 +277,29 @@ def test_8_bit_images_are_standardised_after_their_augmentation() -> None:
         steps=9,
         holdout=False,
     )
-    seen = loader.draw_batch(0).labeled.x
-    levels = seen * splits.normalization.std + splits.normalization.mean
-    assert seen.dtype == torch.float64
-    assert torch.allclose(levels, levels.round(), atol=1e-9) and bool(((levels - 7).abs() < 1e-9).any())
+    observed = loader.draw_batch(0).labeled.x
+    levels = observed * splits.normalization.std + splits.normalization.mean
+    assert observed.dtype == torch.float64
+    assert torch.allclose(levels, levels.round(), atol=1e-9) and bool(
+        ((levels - 7).abs() < 1e-9).any()
+    )
 
 
 def loader_of(splits: Splits, **changes: object) -> Loader:
-    task = Classification(num_outputs=3) if splits.classes else Regression.from_targets(splits.labeled.y, points=True)
-    settings: dict[str, object] = {"weak": Augment(), "strong": Augment(), "seed": 0, "steps": 9, "holdout": False}
+    task = (
+        Classification(num_outputs=3)
+        if splits.classes
+        else Regression.from_targets(splits.labeled.y, points=True)
+    )
+    settings: dict[str, object] = {
+        "weak": Augment(),
+        "strong": Augment(),
+        "seed": 0,
+        "steps": 9,
+        "holdout": False,
+    }
     method = changes.pop("method", PiModel())
-    return Loader(splits, task, method, sizes=BatchSizes(), **{**settings, **changes})  # type: ignore[arg-type]
+    return build_loader(splits, task, method, sizes=BatchSizes(), **{**settings, **changes})  # type: ignore[arg-type]
 
 
 def test_randaugment_is_for_8_bit_images() -> None:
@@ -221,7 +307,9 @@ def test_randaugment_is_for_8_bit_images() -> None:
         loader_of(make_loader().splits, weak=Augment(randaugment=2))
 
 
-@pytest.mark.parametrize("view", [Augment(crop=6), Augment(flip=True), Augment(randaugment=1)], ids=str)
+@pytest.mark.parametrize(
+    "view", [Augment(crop=6), Augment(flip=True), Augment(randaugment=1)], ids=str
+)
 def test_landmarks_are_shifted_and_nothing_else(view: Augment) -> None:
     x, y = torch.rand(12, 1, 9, 9), 9 * torch.rand(12, 4)
     splits = Splits.from_arrays(labeled=(x, y), unlabeled=x, test=(x, y), has_landmarks=True)
@@ -245,7 +333,10 @@ def test_only_a_method_that_searches_gets_a_direction() -> None:
 
 
 def test_streamed_sets_are_drawn_apart_and_by_the_runs_seed() -> None:
-    rows = [pick_stream_rows(3, part=p, count=1000, size=50, seed=s) for p, s in (("labeled", 0), ("holdout", 0), ("labeled", 1))]
+    rows = [
+        pick_stream_rows(3, part=p, count=1000, size=50, seed=s)
+        for p, s in (("labeled", 0), ("holdout", 0), ("labeled", 1))
+    ]
     assert not torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[0], rows[2])
 
@@ -253,7 +344,7 @@ def test_streamed_sets_are_drawn_apart_and_by_the_runs_seed() -> None:
 def test_a_loader_of_files_hands_its_seed_on(tmp_path: Path) -> None:
     loader, _ = streamed(tmp_path, 0)
     other = loader_of(loader.splits, seed=7)
-    assert other.row_pickers["unlabeled"].keywords["seed"] == 7  # type: ignore[attr-defined]
+    assert other.streams["unlabeled"].dataset.rows.keywords["seed"] == 7  # type: ignore[attr-defined]
 
 
 def test_the_strong_view_is_the_strong_one() -> None:
@@ -271,27 +362,42 @@ def test_all_that_is_random_depends_on_seed_and_step_alone(method: str) -> None:
     if one.unlabeled.noise is not None and other.unlabeled.noise is not None:
         assert torch.equal(one.unlabeled.noise, other.unlabeled.noise)
     if one.mix is not None and other.mix is not None:
-        assert torch.equal(one.mix.ratio, other.mix.ratio) and torch.equal(one.mix.permutation, other.mix.permutation)
+        assert torch.equal(one.mix.ratio, other.mix.ratio) and torch.equal(
+            one.mix.permutation, other.mix.permutation
+        )
 
 
 def test_samples_are_drawn_as_often_as_their_weights_say() -> None:
     weight = torch.tensor([1.0, 0.0, 3.0])
     rows = pick_rows(3, 20_000, torch.Generator().manual_seed(0), weight)
-    assert torch.bincount(rows, minlength=3).div(20_000).sub(torch.tensor([0.25, 0.0, 0.75])).abs().max() < 0.02
+    assert (
+        torch.bincount(rows, minlength=3)
+        .div(20_000)
+        .sub(torch.tensor([0.25, 0.0, 0.75]))
+        .abs()
+        .max()
+        < 0.02
+    )
 
 
 def test_repeated_samples_are_drawn_like_one_of_their_weight() -> None:
     repeated = torch.tensor([0, 0, 0, 1, 2, 2])
-    one_by_one = pick_rows(6, 50, torch.Generator().manual_seed(0), torch.ones(6, dtype=torch.float64))
-    weighted = pick_rows(3, 50, torch.Generator().manual_seed(0), torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64))
+    one_by_one = pick_rows(
+        6, 50, torch.Generator().manual_seed(0), torch.ones(6, dtype=torch.float64)
+    )
+    weighted = pick_rows(
+        3, 50, torch.Generator().manual_seed(0), torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)
+    )
     assert torch.equal(repeated[one_by_one], weighted)
 
 
 def test_a_run_draws_labelled_samples_by_weight() -> None:
     x = torch.arange(4.0).unsqueeze(1)
     only = Samples(x, torch.tensor([0, 1, 0, 1]), torch.tensor([0.0, 1.0, 1.0, 0.0]))
-    splits = Splits(labeled=only, unlabeled=only, holdout=only, validation=only, test=only, classes=2)
-    loader = Loader(
+    splits = Splits(
+        labeled=only, unlabeled=only, holdout=only, validation=only, test=only, classes=2
+    )
+    loader = build_loader(
         splits.to(torch.device("cpu"), torch.float32),
         Classification(num_outputs=2),
         method_named("pi-model"),
@@ -310,5 +416,8 @@ def test_a_run_draws_labelled_samples_by_weight() -> None:
 
 def test_processes_share_the_rows_of_a_streamed_set() -> None:
     whole = pick_stream_rows(5, part="labeled", count=100, size=12, seed=3)
-    shares = [pick_stream_rows(5, part="labeled", count=100, size=12, seed=3, rank=index, world_size=3) for index in range(3)]
+    shares = [
+        pick_stream_rows(5, part="labeled", count=100, size=12, seed=3, rank=index, world_size=3)
+        for index in range(3)
+    ]
     assert torch.equal(torch.stack(shares, dim=1).flatten(), whole)

@@ -41,7 +41,9 @@ def refusal(folder: Path) -> str:
 
 
 def test_lines_belong_to_the_rows_that_uda_keeps(tmp_path: Path) -> None:
-    write_lines(write_table(tmp_path, ROWS), "I liked that film", "&quot;No&quot;, he said,  and left", LONG)
+    write_lines(
+        write_table(tmp_path, ROWS), "I liked that film", "&quot;No&quot;, he said,  and left", LONG
+    )
     assert read_paraphrases(str(tmp_path)) == {
         "pos_0_9.txt": ["I liked that film"],
         "neg_12_1.txt": ['"No", he said, and left'],
@@ -50,10 +52,16 @@ def test_lines_belong_to_the_rows_that_uda_keeps(tmp_path: Path) -> None:
 
 
 def test_lines_may_belong_to_all_rows(tmp_path: Path) -> None:
-    write_lines(write_table(tmp_path, ROWS), "I liked that film", "Short and unlabelled", "He left with a no", LONG)
-    found = read_paraphrases(str(tmp_path))
-    assert found["unsup_1_0.txt"] == ["Short and unlabelled"]
-    assert list(found) == [row[2] for row in ROWS]
+    write_lines(
+        write_table(tmp_path, ROWS),
+        "I liked that film",
+        "Short and unlabelled",
+        "He left with a no",
+        LONG,
+    )
+    actual = read_paraphrases(str(tmp_path))
+    assert actual["unsup_1_0.txt"] == ["Short and unlabelled"]
+    assert list(actual) == [row[2] for row in ROWS]
 
 
 def test_each_file_gives_one_more_in_sorted_order(tmp_path: Path) -> None:
@@ -67,7 +75,9 @@ def test_each_file_gives_one_more_in_sorted_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["", "csv", "IMDB_raw/csv"])
 def test_the_table_nearest_to_the_top_counts(tmp_path: Path, where: str) -> None:
-    write_table(tmp_path / "a" / "deeper" / "place", [("Another table altogether", "neg", "neg_0_1.txt")])
+    write_table(
+        tmp_path / "a" / "deeper" / "place", [("Another table altogether", "neg", "neg_0_1.txt")]
+    )
     write_lines(write_table(tmp_path / where, ROWS[:1]), "I liked that film")
     assert list(read_paraphrases(str(tmp_path))) == ["pos_0_9.txt"]
 
@@ -89,11 +99,13 @@ def test_the_table_nearest_to_the_top_counts(tmp_path: Path, where: str) -> None
 def test_a_paraphrase_of_a_very_different_length_is_left_out(
     tmp_path: Path, text: str, paraphrase: str, used: bool
 ) -> None:
-    write_table(tmp_path, [(text, "pos", "pos_0_9.txt"), ("Another film of his", "neg", "neg_0_1.txt")])
+    write_table(
+        tmp_path, [(text, "pos", "pos_0_9.txt"), ("Another film of his", "neg", "neg_0_1.txt")]
+    )
     write_lines(tmp_path, paraphrase, "Yet another film of his")
-    found = read_paraphrases(str(tmp_path))
-    assert found["neg_0_1.txt"] == ["Yet another film of his"]
-    assert ("pos_0_9.txt" in found) == used
+    actual = read_paraphrases(str(tmp_path))
+    assert actual["neg_0_1.txt"] == ["Yet another film of his"]
+    assert ("pos_0_9.txt" in actual) == used
 
 
 def test_only_a_line_feed_ends_a_paraphrase(tmp_path: Path) -> None:
@@ -131,15 +143,27 @@ def test_files_that_are_not_there_are_said_with_what_is_expected_where(tmp_path:
     write_table(tmp_path, ROWS)
     (tmp_path / "._para_0.txt").touch()
     message = refusal(tmp_path)
-    for part in ("no para_*.txt", str(tmp_path), "unsup_in/sample_0.9/para/para_0.txt", "google-research/uda"):
+    for part in (
+        "no para_*.txt",
+        str(tmp_path),
+        "unsup_in/sample_0.9/para/para_0.txt",
+        "google-research/uda",
+    ):
         assert part in message
 
 
 @pytest.mark.parametrize("lines", [0, 1, 2, 5])
-def test_a_file_with_a_wrong_number_of_lines_is_named_with_both_numbers(tmp_path: Path, lines: int) -> None:
+def test_a_file_with_a_wrong_number_of_lines_is_named_with_both_numbers(
+    tmp_path: Path, lines: int
+) -> None:
     path = write_lines(write_table(tmp_path, ROWS), *["a paraphrase"] * lines)
     message = refusal(tmp_path)
-    for part in (f"{path} has {lines} lines", "4 rows", "3 without unsup texts of fewer than 500", "use the train.csv"):
+    for part in (
+        f"{path} has {lines} lines",
+        "4 rows",
+        "3 without unsup texts of fewer than 500",
+        "use the train.csv",
+    ):
         assert part in message
 
 
@@ -148,20 +172,34 @@ def test_a_file_with_a_wrong_number_of_lines_is_named_with_both_numbers(tmp_path
     [
         (("text", "pos"), "row 2 has 2 fields, not 3"),
         (("text", "pos", "pos_1_9.txt", "more"), "row 2 has 4 fields, not 3"),
-        (("text", "good", "pos_1_9.txt"), "row 2 has the label 'good'; it must be one of pos, neg, unsup"),
-        (("text", "pos", "pos_0_9.txt"), "row 2 has the id 'pos_0_9.txt' of a row before it; give each"),
+        (
+            ("text", "good", "pos_1_9.txt"),
+            "row 2 has the label 'good'; it must be one of pos, neg, unsup",
+        ),
+        (
+            ("text", "pos", "pos_0_9.txt"),
+            "row 2 has the id 'pos_0_9.txt' of a row before it; give each",
+        ),
     ],
 )
-def test_a_wrong_row_is_told_with_its_place(tmp_path: Path, row: tuple[str, ...], message: str) -> None:
+def test_a_wrong_row_is_told_with_its_place(
+    tmp_path: Path, row: tuple[str, ...], message: str
+) -> None:
     write_table(tmp_path, [ROWS[0], row])
     assert f"train.csv: {message}" in refusal(tmp_path)
 
 
 def test_a_table_that_is_something_else_says_so(tmp_path: Path) -> None:
-    write_lines(write_table(tmp_path, ROWS[:1], header=("text", "label", "id")), "I liked that film")
+    write_lines(
+        write_table(tmp_path, ROWS[:1], header=("text", "label", "id")), "I liked that film"
+    )
     assert "does not begin with a line content TAB label TAB id; put" in refusal(tmp_path)
     table = tmp_path / "train.csv"
-    for raw, message in ((b"", "does not begin"), (b"caf\xe9", "not UTF-8"), (b"a,b\n", "does not begin")):
+    for raw, message in (
+        (b"", "does not begin"),
+        (b"caf\xe9", "not UTF-8"),
+        (b"a,b\n", "does not begin"),
+    ):
         table.write_bytes(raw)
         assert f"{table} " in refusal(tmp_path)
         assert message in refusal(tmp_path)
@@ -169,8 +207,13 @@ def test_a_table_that_is_something_else_says_so(tmp_path: Path) -> None:
 
 def test_a_quote_that_is_never_closed_is_told(tmp_path: Path) -> None:
     write_lines(tmp_path, "I liked that film")
-    (tmp_path / "train.csv").write_text('content\tlabel\tid\nA film\tpos\tpos_0_9.txt\n"Another\tneg\tneg_0_1.txt\n')
-    assert "row 2 has 1 fields, not 3; see that they are separated by tabs, and texts quoted" in refusal(tmp_path)
+    (tmp_path / "train.csv").write_text(
+        'content\tlabel\tid\nA film\tpos\tpos_0_9.txt\n"Another\tneg\tneg_0_1.txt\n'
+    )
+    assert (
+        "row 2 has 1 fields, not 3; see that they are separated by tabs, and texts quoted"
+        in refusal(tmp_path)
+    )
 
 
 def test_paraphrases_that_are_not_utf8_are_named(tmp_path: Path) -> None:

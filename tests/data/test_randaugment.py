@@ -6,7 +6,14 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_images
 
-from l2i.data.transforms.randaugment import MAGNITUDE_RANGES, OPS, apply_layers, apply_op, apply_randaugment, sample_ops
+from l2i.data.transforms.randaugment import (
+    MAGNITUDE_RANGES,
+    OPS,
+    apply_layers,
+    apply_op,
+    apply_randaugment,
+    sample_ops,
+)
 from l2i.errors import InputError
 
 SIZES = [(32, 32), (28, 36)]
@@ -39,11 +46,13 @@ def patches(height: int = 32, width: int = 32, mode: str = "RGB") -> list[Image.
 
 
 def pillow(image: Image.Image, op: str, magnitude: float) -> Image.Image:
-    """The operation as FixMatch's reference code calls it, but for the colour of what is outside."""
+    """The operation as FixMatch's reference code calls it, except for the fill colour."""
     fill = FILL if image.mode == "L" else (FILL,) * 3
 
     def affine(*map_: float) -> Image.Image:
-        return image.transform(image.size, Image.Transform.AFFINE, map_, Image.Resampling.NEAREST, fillcolor=fill)
+        return image.transform(
+            image.size, Image.Transform.AFFINE, map_, Image.Resampling.NEAREST, fillcolor=fill
+        )
 
     calls = {
         "autocontrast": partial(ImageOps.autocontrast, image),
@@ -74,13 +83,17 @@ def magnitudes(op: str) -> list[float]:
 
 
 def apply_to_all(x: torch.Tensor, op: str, magnitude: float) -> torch.Tensor:
-    return apply_op(x, torch.full((len(x),), OPS.index(op)), torch.full((len(x),), magnitude), fill=FILL)
+    return apply_op(
+        x, torch.full((len(x),), OPS.index(op)), torch.full((len(x),), magnitude), fill=FILL
+    )
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("op", OPS)
-def test_every_operation_equals_pillows_pixel_by_pixel(op: str, size: tuple[int, int], mode: str) -> None:
+def test_every_operation_equals_pillows_pixel_by_pixel(
+    op: str, size: tuple[int, int], mode: str
+) -> None:
     images = patches(*size, mode)
     for magnitude in magnitudes(op):
         expected = to_tensor([pillow(image, op, magnitude) for image in images])
@@ -98,8 +111,12 @@ def test_images_without_contrast_and_of_extremes_equal_pillows_too(op: str) -> N
         assert torch.equal(apply_to_all(to_tensor(images), op, magnitude), expected), magnitude
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if MAGNITUDE_RANGES[op].low < MAGNITUDE_RANGES[op].high])
-def test_every_operation_does_something_at_the_low_end_and_nothing_at_its_neutral_magnitude(op: str) -> None:
+@pytest.mark.parametrize(
+    "op", [op for op in OPS if MAGNITUDE_RANGES[op].low < MAGNITUDE_RANGES[op].high]
+)
+def test_every_operation_does_something_at_the_low_end_and_nothing_at_its_neutral_magnitude(
+    op: str,
+) -> None:
     x = to_tensor(patches())
     assert not torch.equal(apply_to_all(x, op, MAGNITUDE_RANGES[op].low), x)
     assert torch.equal(apply_to_all(x, op, MAGNITUDE_RANGES[op].neutral), x)
@@ -121,7 +138,9 @@ def test_a_sample_does_not_touch_its_neighbours() -> None:
     low = torch.tensor([MAGNITUDE_RANGES[name].low for name in OPS])
     together = apply_op(x, op, low)
     for i in range(len(OPS)):
-        assert torch.equal(together[i : i + 1], apply_op(x[i : i + 1], op[i : i + 1], low[i : i + 1]))
+        assert torch.equal(
+            together[i : i + 1], apply_op(x[i : i + 1], op[i : i + 1], low[i : i + 1])
+        )
 
 
 def test_translations_by_a_quarter_move_the_image_left_and_up() -> None:
@@ -134,7 +153,7 @@ def test_translations_by_a_quarter_move_the_image_left_and_up() -> None:
 
 
 def test_translations_round_to_whole_pixels_as_pillows() -> None:
-    """At 35 pixels the ends of the range are half a pixel off, a hair to one side or the other in float32."""
+    """At 35 pixels the range ends half a pixel off, a hair to one side or the other in float32."""
     images = patches(35, 35)
     for op in ("translate_x", "translate_y"):
         for magnitude in (*magnitudes(op), 0.5 / 35, -0.5 / 35, 1.49999 / 35):
@@ -181,8 +200,10 @@ def test_probability_zero_and_no_layers_are_the_identity() -> None:
 
 def test_samples_stay_as_they_are_as_often_as_probability_says() -> None:
     x = to_tensor(patches()[:1]).expand(2000, -1, -1, -1)
-    kept = (apply_randaugment(x, 1, generator(), probability=0.5) == x).flatten(1).all(dim=1)
-    assert 0.52 < float(kept.float().mean()) < 0.62  # half, and the operations that change nothing here
+    saved = (apply_randaugment(x, 1, generator(), probability=0.5) == x).flatten(1).all(dim=1)
+    assert (
+        0.52 < float(saved.float().mean()) < 0.62
+    )  # half, and the operations that change nothing here
 
 
 def test_operations_are_chosen_about_equally_often_in_every_layer() -> None:
@@ -190,7 +211,9 @@ def test_operations_are_chosen_about_equally_often_in_every_layer() -> None:
     for op in ops:
         counts = torch.bincount(op, minlength=len(OPS))
         assert int(counts.min()) > 880 and int(counts.max()) < 1120
-    assert 0.04 < float((ops[0] == ops[1]).float().mean()) < 0.1  # with replacement, one layer as if alone
+    assert (
+        0.04 < float((ops[0] == ops[1]).float().mean()) < 0.1
+    )  # with replacement, one layer as if alone
 
 
 def test_magnitudes_spread_evenly_over_the_range() -> None:

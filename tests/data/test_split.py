@@ -15,7 +15,12 @@ def numbered(classes: int = 4, each: int = 25) -> Samples:
 
 
 def drawn(samples: Samples | None = None, **changes: object) -> Splits:
-    settings: dict[str, object] = {"num_labeled": 20, "num_validation": 10, "holdout": "joint", "seed": 0}
+    settings: dict[str, object] = {
+        "num_labeled": 20,
+        "num_validation": 10,
+        "holdout": "joint",
+        "seed": 0,
+    }
     data = DataSet(
         train=samples if samples is not None else numbered(),
         test=numbered(each=3),
@@ -66,7 +71,10 @@ def test_the_seed_decides() -> None:
         ({"holdout": "separate", "num_labeled": 4}, "at least 2 labels a class"),
         ({"num_validation": 100}, "num_validation=100 must"),
         ({"classes": 3, "num_labeled": 21}, "whole numbers from 0 to 2"),
-        ({"samples": Samples(torch.zeros(9, 1), torch.ones(9).long()), "num_validation": 0}, "one class"),
+        (
+            {"samples": Samples(torch.zeros(9, 1), torch.ones(9).long()), "num_validation": 0},
+            "one class",
+        ),
     ],
 )
 def test_wrong_numbers_say_what_to_do(changes: dict[str, object], message: str) -> None:
@@ -83,10 +91,22 @@ def test_regression_labels_are_drawn_without_classes() -> None:
 
 def test_digits_keep_their_test_set_whatever_the_seed() -> None:
     first, other = (
-        draw_splits(load_sklearn_digits(None), num_labeled=40, num_validation=100, holdout="joint", seed=seed) for seed in (0, 1)
+        draw_splits(
+            load_sklearn_digits(None),
+            num_labeled=40,
+            num_validation=100,
+            holdout="joint",
+            seed=seed,
+        )
+        for seed in (0, 1)
     )
     assert torch.equal(first.test.x, other.test.x)
-    assert [len(s.x) for s in (first.labeled, first.unlabeled, first.validation, first.test)] == [40, 1060, 100, 597]
+    assert [len(s.x) for s in (first.labeled, first.unlabeled, first.validation, first.test)] == [
+        40,
+        1060,
+        100,
+        597,
+    ]
     assert first.labeled.x.shape[1:] == (1, 8, 8)
     assert 0 <= float(first.test.x.min()) < float(first.test.x.max()) == 1.0
 
@@ -113,7 +133,9 @@ def test_a_description_counts_samples_and_classes() -> None:
         "20 labelled (5 a class), 80 unlabelled (20 a class), 0 validation, 12 test (3 a class)"
     )
     uneven = drawn(
-        Samples(torch.arange(72.0).unsqueeze(1), torch.tensor([0] * 40 + [1] * 20 + [2] * 10 + [3] * 2)),
+        Samples(
+            torch.arange(72.0).unsqueeze(1), torch.tensor([0] * 40 + [1] * 20 + [2] * 10 + [3] * 2)
+        ),
         num_labeled=0.1,
         num_validation=0,
     )
@@ -130,5 +152,12 @@ def test_a_fingerprint_knows_labels_and_labelled_inputs() -> None:
 
 
 def test_shares_are_rounded_and_never_nothing() -> None:
-    wanted = {(0.05, 1_281_167): 64_058, (0.1, 15): 2, (0.29, 100): 29, (0.001, 10): 1, (0.0, 10): 0, (7, 3): 7}
+    wanted = {
+        (0.05, 1_281_167): 64_058,
+        (0.1, 15): 2,
+        (0.29, 100): 29,
+        (0.001, 10): 1,
+        (0.0, 10): 0,
+        (7, 3): 7,
+    }
     assert {case: resolve_count(*case) for case in wanted} == wanted

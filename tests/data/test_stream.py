@@ -14,9 +14,9 @@ from torch import Tensor
 
 from image_folders import write_class_folders
 from l2i.data.datasets.imagenet import read_class_folders
-from l2i.data.image_files import ImageFiles
 from l2i.data.streaming import NUM_CORES, ImageStream, iter_batches
 from l2i.errors import InputError
+from l2i.files.images import ImageFiles
 
 CPU = torch.device("cpu")
 STEPS = 6
@@ -34,7 +34,9 @@ class Draw:
 
 @pytest.fixture
 def files(tmp_path: Path) -> ImageFiles:
-    return read_class_folders(str(write_class_folders(tmp_path, classes=3, per_class=5)), size=16)[0].x
+    return read_class_folders(str(write_class_folders(tmp_path, classes=3, per_class=5)), size=16)[
+        0
+    ].x
 
 
 @pytest.fixture(params=[0, 2], ids=["in this process", "two workers"])
@@ -72,13 +74,17 @@ def test_a_stream_leaves_the_global_generator_alone(stream: ImageStream) -> None
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_damaged_file_is_named_when_its_step_comes(files: ImageFiles, stream: ImageStream) -> None:
+def test_a_damaged_file_is_named_when_its_step_comes(
+    files: ImageFiles, stream: ImageStream
+) -> None:
     bad = int(Draw(len(files))(2)[0])
     clean = [step for step in (0, 1) if bad not in Draw(len(files))(step)]
     Path(files.paths[bad]).write_bytes(b"no image")
     for step in clean:
         stream(step)
-    with pytest.raises(InputError, match=f"^cannot read the image {re.escape(files.paths[bad])}") as caught:
+    with pytest.raises(
+        InputError, match=f"^cannot read the image {re.escape(files.paths[bad])}"
+    ) as caught:
         stream(2)
     assert "Traceback" not in str(caught.value)
     assert multiprocessing.active_children() == []
@@ -115,12 +121,16 @@ def test_batches_left_halfway_end_their_workers(files: ImageFiles) -> None:
 def test_a_program_that_forgets_to_close_ends_in_silence(files: ImageFiles) -> None:
     folder = Path(files.paths[0]).parents[2]
     program = (
-        "import torch; from l2i.data.datasets.imagenet import read_class_folders; from l2i.data.streaming import ChunkRows, ImageStream\n"
+        "import torch; from l2i.data.datasets.imagenet import read_class_folders; "
+        "from l2i.data.streaming import ChunkRows, ImageStream\n"
         f"files = read_class_folders({str(folder)!r}, size=16)[0].x\n"
-        "stream = ImageStream(files, ChunkRows(15, 3), device=torch.device('cpu'), steps=5, workers=2)\n"
+        "stream = ImageStream(files, ChunkRows(15, 3), "
+        "device=torch.device('cpu'), steps=5, workers=2)\n"
         "print(stream(0).shape[0])"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert (ended.stdout, ended.stderr, ended.returncode) == ("3\n", "", 0)
 
 
@@ -128,14 +138,14 @@ def test_a_program_that_forgets_to_close_ends_in_silence(files: ImageFiles) -> N
 def test_batches_copied_ahead_are_whole_while_the_device_is_busy(files: ImageFiles) -> None:
     cuda = torch.device("cuda")
     stream = ImageStream(files, Draw(len(files)), device=cuda, steps=STEPS, workers=2)
-    busy, kept = torch.randn(4096, 4096, device=cuda), []
+    busy, saved = torch.randn(4096, 4096, device=cuda), []
     for step in (0, 1, 2, 4, 5):
         batch = stream(step)
         for _ in range(20):
             busy = torch.tanh(busy @ busy)
-        kept.append((step, batch.clone()))
+        saved.append((step, batch.clone()))
         del batch
     stream.close()
-    for step, batch in kept:
+    for step, batch in saved:
         assert batch.device.type == "cuda"
         assert torch.equal(batch.cpu(), wanted(files, step))

@@ -15,15 +15,23 @@ def published(name: str) -> tuple[np.ndarray, np.ndarray]:
     if name == "friedman":
         x, y = make_friedman1(n_samples=3000, noise=1.0, random_state=0)
         return np.asarray(x), np.asarray(y)
-    return load_breast_cancer(return_X_y=True) if name == "breast-cancer" else load_diabetes(return_X_y=True)
+    return (
+        load_breast_cancer(return_X_y=True)
+        if name == "breast-cancer"
+        else load_diabetes(return_X_y=True)
+    )
 
 
 def read(name: str) -> DataSet:
-    found: DataSet = load_registered("data set", DATASETS, name)(None)
-    return found
+    actual: DataSet = load_registered("data set", DATASETS, name)(None)
+    return actual
 
 
-SIZES = [("breast-cancer", 380, 189, 30, 2), ("diabetes", 295, 147, 10, None), ("friedman", 2000, 1000, 10, None)]
+SIZES = [
+    ("breast-cancer", 380, 189, 30, 2),
+    ("diabetes", 295, 147, 10, None),
+    ("friedman", 2000, 1000, 10, None),
+]
 NAMES = [name for name, *_ in SIZES]
 
 
@@ -44,8 +52,8 @@ def test_tables_need_no_folder_and_have_their_sizes(
 def test_every_row_is_there_once_with_its_own_label(name: str) -> None:
     data, (x, y) = read(name), published(name)
     table, labels = (x - x.mean(0)) / x.std(0), y if data.classes else (y - y.mean()) / y.std()
-    found: Any = torch.cat([data.train.x, data.test.x]).double()
-    distance, row = torch.cdist(found, torch.from_numpy(table)).min(1)
+    actual: Any = torch.cat([data.train.x, data.test.x]).double()
+    distance, row = torch.cdist(actual, torch.from_numpy(table)).min(1)
     assert distance.max() < 1e-4
     assert sorted(row.tolist()) == list(range(len(x)))
     assert np.allclose(torch.cat([data.train.y, data.test.y]).flatten(), labels[row], atol=1e-5)

@@ -16,10 +16,13 @@ def test_texts_with_something_in_them_come_back_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "kind"), [(float("nan"), "a float"), (None, "a NoneType"), (7, "an int"), (b"good", "a bytes")]
+    ("item", "kind"),
+    [(float("nan"), "a float"), (None, "a NoneType"), (7, "an int"), (b"good", "a bytes")],
 )
 def test_what_is_no_string_is_named_by_its_place_and_type(item: Any, kind: str) -> None:
-    with pytest.raises(InputError, match=f"^text 3 of the training set is {kind}, not a string; .*leave it out"):
+    with pytest.raises(
+        InputError, match=f"^text 3 of the training set is {kind}, not a string; .*leave it out"
+    ):
         check_texts(["good", "bad", item], "the training set")
 
 
@@ -30,7 +33,9 @@ def test_a_blank_text_is_named_by_its_place(blank: str) -> None:
 
 
 def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
-    with pytest.raises(InputError, match="the test set is one str, not a list of texts; put it into a list"):
+    with pytest.raises(
+        InputError, match="the test set is one str, not a list of texts; put it into a list"
+    ):
         check_texts("good", "the test set")
 
 
@@ -40,10 +45,16 @@ def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
         ("one.<br /><br />Two", "one. Two"),
         ("a<br>b<br/>c<BR />d</br>e", "a b c d e"),
         ("<p>one</p><p align='left'>two", "one two"),
-        ('see (<a href="http://x.org/?a=1&b=2">this</a>), <A class="y" HREF=z>that</A >', "see (this), that"),
+        (
+            'see (<a href="http://x.org/?a=1&b=2">this</a>), <A class="y" HREF=z>that</A >',
+            "see (this), that",
+        ),
         ("&quot;Tom &amp; Jerry&quot;&nbsp;isn&#39;t&#8230;", '"Tom & Jerry" isn\'t…'),
         ("  many\t\n kinds\xa0of \x85 space\u2028 ", "many kinds of space"),
-        ("I <3 it, 1 < 2 > 0, <grin> <brr> <pah> <a joke>", "I <3 it, 1 < 2 > 0, <grin> <brr> <pah> <a joke>"),
+        (
+            "I <3 it, 1 < 2 > 0, <grin> <brr> <pah> <a joke>",
+            "I <3 it, 1 < 2 > 0, <grin> <brr> <pah> <a joke>",
+        ),
         ("escaped &lt;br /&gt; is meant to be read", "escaped <br /> is meant to be read"),
         ("never closed <br and <a href=", "never closed <br and <a href="),
         ("<br /> \n", ""),
@@ -59,7 +70,9 @@ def test_cleaning_takes_no_longer_than_the_text_is_long(part: str) -> None:
 
 
 def test_a_set_of_texts_does_not_change() -> None:
-    texts = TextSet(train=["a"], y=[0], unlabeled=[], test=["b"], test_y=[1], classes=2, names=["neg_0_1.txt"])
+    texts = TextSet(
+        train=["a"], y=[0], unlabeled=[], test=["b"], test_y=[1], classes=2, names=["neg_0_1.txt"]
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         texts.classes = 3  # type: ignore[misc]
 

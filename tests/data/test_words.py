@@ -1,6 +1,5 @@
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from math import log
 
 import pytest
@@ -13,8 +12,6 @@ from l2i.data.transforms.text import (
     Vocabulary,
     build_vocabulary,
     compute_replace_probs,
-    drop_words,
-    mask_spans,
     replace_words,
     sample_paraphrases,
 )
@@ -24,7 +21,7 @@ PAD, START, END, MASK, UNKNOWN = range(5)
 SIZE = 24  # specials to 4, words to 17, pieces from 18
 SPECIAL = torch.arange(SIZE) < 5
 CONTINUES = torch.arange(SIZE) >= 18
-EVERYTHING = TokenAugment(paraphrase=0.5, replace=0.3, drop=0.2, mask=0.2, span=2)
+EVERYTHING = TokenAugment(paraphrase=0.5, replace=0.3)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -32,7 +29,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def texts(count: int = 300, length: int = 20) -> Tensor:
-    """Texts of all lengths, of common words and rare ones, some unknown; 17 is always followed by a piece."""
+    """Texts of all lengths, of common, rare and unknown words; a piece always follows 17."""
     g = generator(1)
     rare = torch.rand(count, length, generator=g) ** 2
     ids = (4 + rare * (SIZE - 4)).long()
@@ -44,22 +41,11 @@ def texts(count: int = 300, length: int = 20) -> Tensor:
 
 
 def known(ids: Tensor) -> Vocabulary:
-    return build_vocabulary(ids, pad_id=PAD, mask_id=MASK, is_special=SPECIAL, is_continuation=CONTINUES)
+    return build_vocabulary(ids, pad_id=PAD, is_special=SPECIAL, is_continuation=CONTINUES)
 
 
 TEXTS = texts()
 TOKENS = known(TEXTS)
-
-
-def words(text: list[int]) -> list[list[int]]:
-    """A text's words, each with its pieces."""
-    found: list[list[int]] = []
-    for before, token in pairwise([PAD, *text]):
-        if token >= 18 and before >= 5:
-            found[-1].append(token)
-        elif token >= 5:
-            found.append([token])
-    return found
 
 
 def whole(text: list[int], i: int) -> bool:
@@ -89,35 +75,58 @@ def chances(text: list[int], share: float, idf: list[float]) -> list[float]:
     mean = sum(top - tfidf[token] for token in content) / max(len(content), 1)
     if mean == 0:
         return [0.0] * len(text)
-    return [min(share * (top - tfidf[token]) / mean, 1) if whole(text, i) else 0.0 for i, token in enumerate(text)]
+    return [
+        min(share * (top - tfidf[token]) / mean, 1) if whole(text, i) else 0.0
+        for i, token in enumerate(text)
+    ]
 
 
 def test_statistics_of_a_corpus_are_those_of_the_formulas() -> None:
     idf, probability = statistics(TEXTS.tolist())
-    assert TOKENS.size == SIZE and TOKENS.idf.dtype == torch.float32 and TOKENS.replacement_cdf.dtype == torch.float64
-    torch.testing.assert_close(TOKENS.idf.double(), torch.tensor(idf, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+    assert (
+        TOKENS.size == SIZE
+        and TOKENS.idf.dtype == torch.float32
+        and TOKENS.replacement_cdf.dtype == torch.float64
+    )
+    torch.testing.assert_close(
+        TOKENS.idf.double(), torch.tensor(idf, dtype=torch.float64), rtol=1e-6, atol=1e-6
+    )
     likely = TOKENS.replacement_cdf.diff(prepend=torch.zeros(1))
-    torch.testing.assert_close(likely, torch.tensor(probability, dtype=torch.float64), rtol=1e-9, atol=1e-12)
-    assert TOKENS.replacement_cdf[-1] == 1 and MASK not in TEXTS and TOKENS.idf[MASK] == pytest.approx(log(len(TEXTS)))
+    torch.testing.assert_close(
+        likely, torch.tensor(probability, dtype=torch.float64), rtol=1e-9, atol=1e-12
+    )
+    assert (
+        TOKENS.replacement_cdf[-1] == 1
+        and MASK not in TEXTS
+        and TOKENS.idf[MASK] == pytest.approx(log(len(TEXTS)))
+    )
     assert (17 in TEXTS) and (TEXTS >= 18).any()
     assert likely[17] == 0 and not likely[SPECIAL | CONTINUES].any()
 
 
 def test_statistics_do_not_depend_on_how_many_texts_are_counted_at_once() -> None:
     many = known(TEXTS.repeat(20, 1).int())
-    seen = torch.arange(SIZE) != MASK
-    torch.testing.assert_close(many.idf[seen], TOKENS.idf[seen])
+    recorded = torch.arange(SIZE) != MASK
+    torch.testing.assert_close(many.idf[recorded], TOKENS.idf[recorded])
     torch.testing.assert_close(many.replacement_cdf, TOKENS.replacement_cdf)
 
 
 def test_words_that_tell_nothing_apart_are_as_likely() -> None:
-    for corpus in ([[START, 5, 6, 7, END]], [[START, 5, END, PAD, PAD]], [[5, 6, 7], [6, 7, 5], [7, 5, 6]]):
+    for corpus in (
+        [[START, 5, 6, 7, END]],
+        [[START, 5, END, PAD, PAD]],
+        [[5, 6, 7], [6, 7, 5], [7, 5, 6]],
+    ):
         likely = known(torch.tensor(corpus)).replacement_cdf.diff(prepend=torch.zeros(1))
         held = torch.tensor([t for t in set(corpus[0]) if t >= 5])
-        torch.testing.assert_close(likely[held], torch.full((len(held),), 1 / len(held), dtype=torch.float64))
+        torch.testing.assert_close(
+            likely[held], torch.full((len(held),), 1 / len(held), dtype=torch.float64)
+        )
 
 
-@pytest.mark.parametrize("corpus", [torch.tensor([[START, UNKNOWN, END, PAD]]), torch.zeros(0, 4, dtype=torch.int32)])
+@pytest.mark.parametrize(
+    "corpus", [torch.tensor([[START, UNKNOWN, END, PAD]]), torch.zeros(0, 4, dtype=torch.int32)]
+)
 def test_a_corpus_without_words_says_so(corpus: Tensor) -> None:
     with pytest.raises(InputError, match="the texts hold no words"):
         known(corpus)
@@ -127,21 +136,23 @@ def test_a_corpus_without_words_says_so(corpus: Tensor) -> None:
 def test_words_are_replaced_with_the_probability_of_the_formula(share: float) -> None:
     idf, _ = statistics(TEXTS.tolist())
     expected = torch.tensor([chances(text, share, idf) for text in TEXTS.tolist()])
-    torch.testing.assert_close(compute_replace_probs(TEXTS, share, TOKENS), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        compute_replace_probs(TEXTS, share, TOKENS), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_observed_replacements_are_as_frequent_as_the_formula_says() -> None:
     idf, probability = statistics(TEXTS.tolist())
     text = [START, 5, 6, 5, 10, 18, 12, UNKNOWN, 8, 17, 20, 9, END, PAD]
     draws = 50_000
-    seen = replace_words(torch.tensor([text]).repeat(draws, 1), 0.4, generator(), TOKENS)
-    observed = torch.nn.functional.one_hot(seen, SIZE).double().mean(dim=0)  # [L, V]
+    recorded = replace_words(torch.tensor([text]).repeat(draws, 1), 0.4, generator(), TOKENS)
+    observed = torch.nn.functional.one_hot(recorded, SIZE).double().mean(dim=0)  # [L, V]
     chance = torch.tensor(chances(text, 0.4, idf), dtype=torch.float64).unsqueeze(1)
-    kept = torch.nn.functional.one_hot(torch.tensor(text), SIZE)
-    expected = chance * torch.tensor(probability, dtype=torch.float64) + (1 - chance) * kept
+    saved = torch.nn.functional.one_hot(torch.tensor(text), SIZE)
+    expected = chance * torch.tensor(probability, dtype=torch.float64) + (1 - chance) * saved
     error = (expected * (1 - expected) / draws).sqrt()
     assert ((observed - expected).abs() <= 5 * error + 1e-6).all()
-    assert chance.max() > 0 and (seen[:, 5] == 18).all() and (seen[:, 4] == 10).all()
+    assert chance.max() > 0 and (recorded[:, 5] == 18).all() and (recorded[:, 4] == 10).all()
 
 
 def test_replacing_changes_whole_words_only_and_brings_in_only_such() -> None:
@@ -158,85 +169,29 @@ def test_texts_whose_words_are_alike_have_none_replaced() -> None:
     assert torch.equal(replace_words(alike, 1.0, generator(), TOKENS), alike)
 
 
-def test_dropping_leaves_out_whole_words_and_closes_up() -> None:
-    view = drop_words(TEXTS, 0.4, generator(), TOKENS)
-    for before, after in zip(TEXTS.tolist(), view.tolist(), strict=True):
-        rest = iter(words(before))
-        assert all(word in rest for word in words(after))
-        size = len([token for token in after if token != PAD])
-        assert PAD not in after[:size] and after[0] == START
-        assert [t for t in after if 0 < t < 5] == [t for t in before if 0 < t < 5]
-    assert (view != TEXTS).any(dim=1).double().mean() > 0.5
-
-
-def test_pieces_of_a_word_are_left_out_together() -> None:
-    text = [START, 5, 10, 18, 19, 6, UNKNOWN, 20, 21, END, PAD]
-    view = drop_words(torch.tensor([text]).repeat(500, 1), 0.5, generator(), TOKENS)
-    pieces = [[5], [10, 18, 19], [6], [20, 21]]  # the last has no beginning, and is not of 6
-    possible = set()
-    for chosen in range(1, 16):
-        kept = [pieces[i] if chosen >> i & 1 else [] for i in range(4)]
-        tokens = [START, *kept[0], *kept[1], *kept[2], UNKNOWN, *kept[3], END]
-        possible.add(tuple(tokens + [PAD] * (len(text) - len(tokens))))
-    assert {tuple(row) for row in view.tolist()} == possible
-
-
-def test_a_text_that_would_lose_all_its_words_keeps_them() -> None:
-    assert torch.equal(drop_words(TEXTS, 1.0, generator(), TOKENS), TEXTS)
-
-
-@pytest.mark.parametrize("perturb", [TokenAugment(drop=0.3), *(TokenAugment(mask=0.3, span=span) for span in (1, 3, 5))])
-def test_each_word_goes_with_the_probability_asked_for(perturb: TokenAugment) -> None:
-    view = perturb(torch.arange(5, 17).repeat(20_000, 1), generator(), TOKENS)
-    gone = torch.stack([(view != token).all(dim=1) for token in range(5, 17)])
-    assert (gone.double().mean(dim=1) - 0.3).abs().max() < 5 * (0.21 / 20_000) ** 0.5
-
-
-def test_hidden_words_come_in_spans() -> None:
-    hidden = mask_spans(torch.full((500, 30), 7), 0.2, generator(), TOKENS, 4) == MASK
-    for row in hidden[:, 3:-3].tolist():
-        runs = "".join("x" if on else " " for on in row).strip("x").split()
-        assert all(len(run) >= 4 for run in runs)
-    assert hidden.any()
-
-
-def test_pieces_of_a_word_are_hidden_together() -> None:
-    text = torch.tensor([START, 5, 10, 18, 19, 6, UNKNOWN, 11, 20, END, PAD])
-    hidden = mask_spans(text.repeat(500, 1), 0.4, generator(), TOKENS, 2) == MASK
-    assert not hidden[:, [0, 6, 9, 10]].any() and hidden[:, 1].any() and hidden[:, 7].any()
-    assert torch.equal(hidden[:, 2], hidden[:, 3]) and torch.equal(hidden[:, 2], hidden[:, 4])
-    assert torch.equal(hidden[:, 7], hidden[:, 8]) and not torch.equal(hidden[:, 5], hidden[:, 7])
-
-
-def test_hiding_all_leaves_specials_and_padding() -> None:
-    assert torch.equal(mask_spans(TEXTS, 1.0, generator(), TOKENS, 3), TEXTS.masked_fill(TEXTS >= 5, MASK))
-
-
-def test_a_span_of_no_words_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one word"):
-        mask_spans(TEXTS, 0.1, generator(), TOKENS, 0)
-
-
 def test_a_share_of_the_texts_is_replaced_by_any_of_their_versions() -> None:
     versions = torch.arange(4).view(1, 4, 1).expand(20_000, 4, 3).int()
     view = sample_paraphrases(versions, 0.6, generator())
     assert view.shape == (20_000, 3) and (view == view[:, :1]).all()
     observed = view[:, 0].bincount(minlength=4).double() / 20_000
     assert (observed - torch.tensor([0.4, 0.2, 0.2, 0.2])).abs().max() < 5 * (0.25 / 20_000) ** 0.5
-    assert not sample_paraphrases(versions, 0.0, generator()).any() and sample_paraphrases(versions, 1.0, generator()).all()
+    assert (
+        not sample_paraphrases(versions, 0.0, generator()).any()
+        and sample_paraphrases(versions, 1.0, generator()).all()
+    )
 
 
 def test_defaults_take_the_original_as_it_is_and_so_does_a_text_without_others() -> None:
-    assert torch.equal(TokenAugment()(torch.stack([TEXTS, TEXTS.flip(0)], dim=1), generator(), TOKENS), TEXTS)
+    assert torch.equal(
+        TokenAugment()(torch.stack([TEXTS, TEXTS.flip(0)], dim=1), generator(), TOKENS), TEXTS
+    )
     assert torch.equal(TokenAugment()(TEXTS, generator(), TOKENS), TEXTS)
     assert torch.equal(TokenAugment(paraphrase=1.0)(TEXTS, generator(), TOKENS), TEXTS)
 
 
 Perturbation = Callable[[Tensor, float, torch.Generator], Tensor]
 EACH: dict[str, Perturbation] = {
-    "replaced": lambda ids, share, g: replace_words(ids, share, g, TOKENS),
-    "dropped": lambda ids, share, g: drop_words(ids, share, g, TOKENS),
-    "masked": lambda ids, share, g: mask_spans(ids, share, g, TOKENS, 2),
+    "replaced": lambda ids, share, g: replace_words(ids, share, g, TOKENS)
 }
 
 
@@ -250,7 +205,9 @@ def test_a_share_of_0_leaves_texts_as_they_are_and_draws_as_much(name: str) -> N
 
 @pytest.mark.parametrize("name", EACH)
 def test_texts_of_one_word_of_specials_alone_and_without_padding_survive(name: str) -> None:
-    odd = torch.tensor([[START, 7, END, PAD], [START, END, PAD, PAD], [PAD] * 4, [5, 6, 7, 8], [18, 18, 5, 19]])
+    odd = torch.tensor(
+        [[START, 7, END, PAD], [START, END, PAD, PAD], [PAD] * 4, [5, 6, 7, 8], [18, 18, 5, 19]]
+    )
     for share in (0.3, 1.0):
         view = EACH[name](odd.int(), share, generator())
         assert view.shape == odd.shape and view.dtype == torch.int64
@@ -264,23 +221,26 @@ def test_the_same_generator_gives_the_same_texts() -> None:
     versions = torch.stack([TEXTS, TEXTS.flip(0)], dim=1)
     first, again, other = (EVERYTHING(versions, generator(seed), TOKENS) for seed in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
-    assert first.dtype == torch.int64 and torch.equal(first, EVERYTHING(versions.int(), generator(), TOKENS))
+    assert first.dtype == torch.int64 and torch.equal(
+        first, EVERYTHING(versions.int(), generator(), TOKENS)
+    )
 
 
 def test_the_parts_of_a_perturbation_come_in_their_order() -> None:
     versions, g = torch.stack([TEXTS, TEXTS.flip(0)], dim=1), generator()
     ids = sample_paraphrases(versions, 0.5, g)
-    own = (ids == versions[:, 0]).all(dim=1, keepdim=True)  # words of a back-translation are not replaced
+    own = (ids == versions[:, 0]).all(
+        dim=1, keepdim=True
+    )  # words of a back-translation are not replaced
     ids = torch.where(own, replace_words(ids, 0.3, g, TOKENS), ids)
-    ids = mask_spans(drop_words(ids, 0.2, g, TOKENS), 0.2, g, TOKENS, 2)
     assert torch.equal(EVERYTHING(versions, generator(), TOKENS), ids)
 
 
 def test_neither_shapes_nor_steps_depend_on_what_the_texts_say() -> None:
-    """Tensors without values are enough: whatever waits for a value, or for how many there are, is refused."""
+    """Tensors without values are enough: whatever waits for a value or a count is refused."""
     mode = FakeTensorMode()
     versions = mode.from_tensor(torch.stack([TEXTS, TEXTS.flip(0)], dim=1))
-    tokens = Vocabulary(PAD, MASK, *(mode.from_tensor(part) for part in TOKENS[2:]))
+    tokens = Vocabulary(PAD, *(mode.from_tensor(part) for part in TOKENS[1:]))
     with mode:
         view = EVERYTHING(versions, generator(), tokens)
     assert view.shape == TEXTS.shape and view.dtype == torch.int64
@@ -288,4 +248,4 @@ def test_neither_shapes_nor_steps_depend_on_what_the_texts_say() -> None:
 
 def test_what_is_known_of_tokens_moves_to_a_device() -> None:
     moved = TOKENS.to(torch.device("meta"))
-    assert moved[:2] == (PAD, MASK) and all(part.is_meta for part in moved[2:])
+    assert moved[0] == PAD and all(part.is_meta for part in moved[1:])

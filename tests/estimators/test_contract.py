@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, on labelled rows alone and with as many unlabelled ones beside them."""
+"""scikit-learn's own checks, on labelled rows alone and with as many unlabelled ones added."""
 
 from typing import Any, Self
 
@@ -15,14 +15,15 @@ from l2i.estimators.base import L2IEstimator
 pytestmark = pytest.mark.slow
 
 UNAVOIDABLE = {
-    "check_classifiers_classes": "−1 is a class there, and marks an unlabelled row here, as in sklearn.semi_supervised"
+    "check_classifiers_classes": "−1 is a class there, and marks an unlabelled row here, "
+    "as in sklearn.semi_supervised"
 }
 SHORT = {"steps": 30, "learning_rate": 0.01}
 LONGER = {"steps": 80, "learning_rate": 0.01}
 
 
 class Doubled:
-    """An estimator that is given every row once more, without its label: what it then fits is semi-supervised."""
+    """An estimator given every row again without its label: what it fits is semi-supervised."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         fit = super().fit  # type: ignore[misc]
@@ -60,8 +61,14 @@ def expected(estimator: L2IEstimator) -> dict[str, str]:
     [
         L2IClassifier(**SHORT),
         L2IRegressor(**SHORT),
-        *(DoubledClassifier(method, **SHORT) for method in ("pseudo-label", "mean-teacher", "fixmatch", "mixmatch")),
-        *(DoubledRegressor(method, **LONGER) for method in ("mean-teacher", "pi-model", "pseudo-label")),
+        *(
+            DoubledClassifier(method, **SHORT)
+            for method in ("pseudo-label", "mean-teacher", "fixmatch", "mixmatch")
+        ),
+        *(
+            DoubledRegressor(method, **LONGER)
+            for method in ("mean-teacher", "pi-model", "pseudo-label")
+        ),
     ],
     expected_failed_checks=expected,
 )

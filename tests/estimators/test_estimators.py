@@ -49,7 +49,9 @@ def test_given_labels_stay_and_the_others_are_imputed():
     assert_allclose(model.label_distributions_.sum(axis=1), 1)
     assert_allclose(model.label_distributions_[y >= 0].max(axis=1), 1)
     unlabeled = y < 0
-    assert_allclose(model.label_distributions_[unlabeled], model.predict_proba(x[unlabeled]), rtol=1e-9)
+    assert_allclose(
+        model.label_distributions_[unlabeled], model.predict_proba(x[unlabeled]), rtol=1e-9
+    )
 
 
 def test_costs_on_the_way_are_kept():
@@ -84,9 +86,14 @@ def test_without_unlabelled_rows_it_trains_supervised():
 
 def test_the_order_of_rows_does_not_matter_and_weights_are_repetitions():
     x, y, _ = wine()
-    order, weight = np.random.default_rng(0).permutation(len(x)), np.random.default_rng(1).integers(0, 3, len(x))
+    order, weight = (
+        np.random.default_rng(0).permutation(len(x)),
+        np.random.default_rng(1).integers(0, 3, len(x)),
+    )
     model = L2IClassifier(**QUICK).fit(x, y)
-    assert_array_equal(L2IClassifier(**QUICK).fit(x[order], y[order]).predict_proba(x), model.predict_proba(x))
+    assert_array_equal(
+        L2IClassifier(**QUICK).fit(x[order], y[order]).predict_proba(x), model.predict_proba(x)
+    )
     weighted = L2IClassifier(**QUICK).fit(x, y, sample_weight=weight)
     repeated = L2IClassifier(**QUICK).fit(x.repeat(weight, axis=0), y.repeat(weight))
     assert_array_equal(weighted.predict_proba(x), repeated.predict_proba(x))
@@ -97,7 +104,9 @@ def test_a_seed_gives_the_same_model_and_another_seed_another():
     x, y, _ = wine()
     first = L2IClassifier(**QUICK).fit(x, y).predict_proba(x)
     assert_array_equal(L2IClassifier(**QUICK).fit(x, y).predict_proba(x), first)
-    assert not np.allclose(L2IClassifier(steps=40, random_state=1).fit(x, y).predict_proba(x), first)
+    assert not np.allclose(
+        L2IClassifier(steps=40, random_state=1).fit(x, y).predict_proba(x), first
+    )
 
 
 def test_a_fitted_estimator_goes_through_pickle_and_clone():
@@ -112,7 +121,10 @@ def test_a_fitted_estimator_goes_through_pickle_and_clone():
 def test_it_works_in_a_pipeline_and_a_grid_search_that_scores_labelled_rows_alone():
     x, y, truth = wine(10)
     pipeline = make_pipeline(MinMaxScaler(), L2IClassifier(**QUICK))
-    grid = {"l2iclassifier__method": ["supervised", "mean-teacher"], "l2iclassifier__impute": [True, False]}
+    grid = {
+        "l2iclassifier__method": ["supervised", "mean-teacher"],
+        "l2iclassifier__impute": [True, False],
+    }
     search = GridSearchCV(pipeline, grid, cv=LabeledKFold(3, random_state=0)).fit(x, y)
     assert len(search.cv_results_["params"]) == 4 and search.score(x, truth) > 0.85
     assert cross_val_score(pipeline, x, y, cv=LabeledKFold(5, random_state=0)).mean() > 0.8
@@ -127,13 +139,18 @@ def test_images_are_told_from_tables_by_their_shape():
     with_channel = L2IClassifier(**QUICK).fit(images[:, None], y)
     assert_array_equal(with_channel.predict(images[:, None]), model.predict(images))
     eight = L2IClassifier(**QUICK).fit(np.rint(images * 255 / 16).astype(np.uint8), y)
-    assert eight.inputs_.mean == model.inputs_.mean and (model.inputs_.low, model.inputs_.high) == (0, 16)
+    assert eight.inputs_.mean == model.inputs_.mean and (model.inputs_.low, model.inputs_.high) == (
+        0,
+        16,
+    )
     with pytest.raises(ValueError, match="was fitted on"):
         model.predict(images[:, :4])
 
 
 def net(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 16), nn.ReLU(), nn.Linear(16, outputs))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(int(np.prod(shape)), 16), nn.ReLU(), nn.Linear(16, outputs)
+    )
 
 
 def test_a_network_of_ones_own_is_made_from_shape_and_outputs():
@@ -142,12 +159,20 @@ def test_a_network_of_ones_own_is_made_from_shape_and_outputs():
     assert isinstance(model.model_, nn.Sequential) and model.model_[1].in_features == 13
     assert_array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
     x, y, _ = diabetes()
-    assert L2IRegressor(model=net, **QUICK).fit(x, np.column_stack([y, y])).model_[3].out_features == 2
+    assert (
+        L2IRegressor(model=net, **QUICK).fit(x, np.column_stack([y, y])).model_[3].out_features == 2
+    )
 
 
 def test_numbers_and_categories_of_a_frame_are_encoded_inside():
     x, y, truth = wine()
-    frame = pd.DataFrame({"alcohol": x[:, 0], "place": np.array(["north", "south", "west"])[truth], "old": x[:, 1] > 2})
+    frame = pd.DataFrame(
+        {
+            "alcohol": x[:, 0],
+            "place": np.array(["north", "south", "west"])[truth],
+            "old": x[:, 1] > 2,
+        }
+    )
     model = L2IClassifier(**QUICK).fit(frame, y)
     assert model.feature_names_in_.tolist() == ["alcohol", "place", "old"]
     assert [c.kind for c in model.inputs_.columns] == ["number", "category", "category"]
@@ -165,7 +190,10 @@ def test_columns_are_encoded_as_an_oracle_does():
     number, category = fit_column(frame["n"], "number"), fit_column(frame["c"], "category")
     expected = (np.array([1, 2, 5]) - 8 / 3) / np.std([1, 2, 5])
     assert_allclose(number.encode(frame["n"])[[0, 1, 3], 0], expected, rtol=1e-6)
-    assert number.encode(frame["n"])[:, 1].tolist() == [0, 0, 1, 0] and number.encode(frame["n"])[2, 0] == 0
+    assert (
+        number.encode(frame["n"])[:, 1].tolist() == [0, 0, 1, 0]
+        and number.encode(frame["n"])[2, 0] == 0
+    )
     assert category.values == ("", "a", "b")
     assert category.encode(frame["c"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
 
@@ -227,12 +255,12 @@ def test_fitting_leaves_torch_as_it_was():
 
 def test_folds_hold_labelled_rows_alone_and_train_on_every_unlabelled_one():
     x, y, _ = wine(6)
-    seen = []
+    observed = []
     for train, test in LabeledKFold(3, random_state=0).split(x, y):
         assert (y[test] >= 0).all() and set(np.flatnonzero(y < 0)) <= set(train)
         assert not set(train) & set(test) and np.bincount(y[test]).tolist() == [2, 2, 2]
-        seen += test.tolist()
-    assert sorted(seen) == np.flatnonzero(y >= 0).tolist()
+        observed += test.tolist()
+    assert sorted(observed) == np.flatnonzero(y >= 0).tolist()
     targets = diabetes()[1]
     folds = list(LabeledKFold(4, random_state=0).split(targets, targets))
     assert sorted(np.concatenate([test for _, test in folds])) == list(range(60))

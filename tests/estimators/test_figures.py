@@ -1,4 +1,4 @@
-"""That unlabelled rows help, on sets that scikit-learn embeds; examples/few_labels.py prints the same over all."""
+"""Unlabelled rows help on sets that scikit-learn embeds; examples/few_labels.py shows all."""
 
 import sys
 import time
@@ -13,20 +13,23 @@ import few_labels
 pytestmark = pytest.mark.slow
 
 
-def figures(name: str, label: str, seeds: int = 5) -> list[float]:
+def metrics(name: str, label: str, seeds: int = 5) -> list[float]:
     make = few_labels.candidates(name)[label]
     return [
-        few_labels.measured(name, label, make, seed)[0] for seed in range(few_labels.FIRST, few_labels.FIRST + seeds)
+        few_labels.measured(name, label, make, seed)[0]
+        for seed in range(few_labels.FIRST, few_labels.FIRST + seeds)
     ]
 
 
-@pytest.mark.parametrize(("name", "ours"), [("wine", "L2IClassifier()"), ("diabetes", "L2IRegressor()")])
+@pytest.mark.parametrize(
+    ("name", "ours"), [("wine", "L2IClassifier()"), ("diabetes", "L2IRegressor()")]
+)
 def test_unlabelled_rows_help_as_the_estimators_come(name: str, ours: str) -> None:
-    assert sum(figures(name, ours)) < sum(figures(name, "  on the labels alone"))
+    assert sum(metrics(name, ours)) < sum(metrics(name, "  on the labels alone"))
 
 
 def test_digits_from_40_labels_are_told_better_than_by_label_spreading_in_under_a_minute() -> None:
     began = time.perf_counter()
-    (error,) = figures("digits", "L2IClassifier()", seeds=1)
-    assert error < 5.8 and error < figures("digits", "LabelSpreading, kNN", seeds=1)[0]
+    (error,) = metrics("digits", "L2IClassifier()", seeds=1)
+    assert error < 5.8 and error < metrics("digits", "LabelSpreading, kNN", seeds=1)[0]
     assert time.perf_counter() - began < 60

@@ -40,7 +40,9 @@ def test_the_offset_of_a_target_does_not_matter():
 def test_a_regressor_of_a_gpu_or_not_keeps_nothing_but_numbers_and_its_network():
     x, _, truth = two_groups()
     model = L2IRegressor(**QUICK).fit(x, truth)
-    assert isinstance(model.target_mean_, np.ndarray) and {p.device.type for p in model.model_.parameters()} == {"cpu"}
+    assert isinstance(model.target_mean_, np.ndarray) and {
+        p.device.type for p in model.model_.parameters()
+    } == {"cpu"}
 
 
 @pytest.mark.parametrize("dtype", ["string", "category", object])
@@ -58,7 +60,9 @@ def test_nullable_numbers_and_objects_mark_blanks_as_plain_ones_do():
     plain = L2IClassifier(**QUICK).fit(x, y).predict(x)
     nullable = pd.Series(y).where(y >= 0).astype("Int64")
     assert_array_equal(L2IClassifier(**QUICK).fit(x, nullable).predict(x), plain)
-    assert_array_equal(L2IClassifier(**QUICK).fit(x, np.array(list(y), dtype=object)).predict(x), plain)
+    assert_array_equal(
+        L2IClassifier(**QUICK).fit(x, np.array(list(y), dtype=object)).predict(x), plain
+    )
 
 
 def test_no_fold_scores_an_unlabelled_row_whatever_marks_it():
@@ -66,7 +70,9 @@ def test_no_fold_scores_an_unlabelled_row_whatever_marks_it():
     listed = [np.nan if v < 0 else "ab"[v] for v in y]
     both = np.where(np.arange(60) % 2, np.where(y < 0, np.nan, y), y)  # −1 and NaN
     for target in (listed, both, y.astype(float)):
-        tested = np.concatenate([test for _, test in LabeledKFold(4, random_state=0).split(x, target)])
+        tested = np.concatenate(
+            [test for _, test in LabeledKFold(4, random_state=0).split(x, target)]
+        )
         assert sorted(tested) == np.flatnonzero(y >= 0).tolist()
 
 
@@ -88,7 +94,9 @@ def test_a_frame_with_categories_wants_such_a_frame_again():
     with pytest.raises(InputError, match="'0' contains NaN"):
         model.predict(pd.DataFrame({0: np.full(60, np.nan), 1: table[1]}))
     with pytest.raises(InputError, match="infinity in row 4"):
-        L2IClassifier(**QUICK).fit(pd.DataFrame({0: [np.inf if i == 3 else 0.0 for i in range(60)], 1: table[1]}), y)
+        L2IClassifier(**QUICK).fit(
+            pd.DataFrame({0: [np.inf if i == 3 else 0.0 for i in range(60)], 1: table[1]}), y
+        )
     with pytest.raises(InputError, match="several columns of one name"):
         L2IClassifier(**QUICK).fit(table.set_axis(["a", "a"], axis=1), y)
     with pytest.raises(InputError, match="lists or other objects"):
@@ -129,7 +137,12 @@ def test_a_function_of_another_shape_cannot_make_the_network():
 def test_auto_trains_on_the_labels_alone_where_unlabelled_rows_do_harm():
     draw = np.random.default_rng(0)
     x = draw.normal(size=(200, 4))
-    truth = x @ [3.0, -2.0, 1.0, 0.5]  # nothing but numbers: a column of another row is another target
+    truth = x @ [
+        3.0,
+        -2.0,
+        1.0,
+        0.5,
+    ]  # nothing but numbers: a column of another row is another target
     y = np.where(np.arange(200) < 60, truth, np.nan)
     model = L2IRegressor(steps=150, random_state=0).fit(x, y)
     assert model.helped_ is False and model.run_.method.name == "supervised"

@@ -18,13 +18,29 @@ from l2i.fit.readers.source import read_new, read_source
 PNG = b"\x89PNG\r\n\x1a\n"
 WAYS = (  # in which a table is read
     ReadOptions(target=("kind",)),
-    ReadOptions(target=("kind",), task="classification", text=("note",), category=("size",), id="age"),
-    ReadOptions(target=("size",), task="regression", ignore=("note",), separator=";", encoding="latin-1"),
+    ReadOptions(
+        target=("kind",), task="classification", text=("note",), category=("size",), id="age"
+    ),
+    ReadOptions(
+        target=("size",), task="regression", ignore=("note",), separator=";", encoding="latin-1"
+    ),
     ReadOptions(target=("size", "age"), task="regression", text=("kind",)),
 )
-READ = {"id": None, "image": None, "encoding": "utf-8", "separator": "auto", "encoder": None, "skip_unreadable": False}
+READ = {
+    "id": None,
+    "image": None,
+    "encoding": "utf-8",
+    "separator": "auto",
+    "encoder": None,
+    "skip_unreadable": False,
+}
 FRAME = {"side": 8, "channels": 3, "whole": False}
-FILES = {**READ, **FRAME, "layout": "folder", "dtype": "uint8"}  # what a fit writes down of its data
+FILES = {
+    **READ,
+    **FRAME,
+    "layout": "folder",
+    "dtype": "uint8",
+}  # what a fit writes down of its data
 ARRAYS = {**READ, **FRAME, "layout": "arrays", "dtype": "float32"}
 
 
@@ -35,7 +51,10 @@ def read_csv(folder: Path, content: bytes) -> None:
 
 def read_parquet(folder: Path, content: bytes) -> None:
     path = put(folder / "data.parquet", content)
-    options = (ReadOptions(target=("kind",)), ReadOptions(target=("size",), text=("kind",), category=("day",)))
+    options = (
+        ReadOptions(target=("kind",)),
+        ReadOptions(target=("size",), text=("kind",), category=("day",)),
+    )
     read_source(str(path), options[way(content, 2)]).make_sample(0)
 
 
@@ -54,7 +73,12 @@ def read_member(folder: Path, content: bytes) -> None:
     """One array of an archive that is otherwise whole."""
     whole = {"x": np.eye(4), "y": np.array([0, 1, -1, 0])}
     read = "xy"[way(content, 2)]
-    read_arrays(folder, seeds.zipped({f"{n}.npy": content if n == read else seeds.npy(a) for n, a in whole.items()}))
+    read_arrays(
+        folder,
+        seeds.zipped(
+            {f"{n}.npy": content if n == read else seeds.npy(a) for n, a in whole.items()}
+        ),
+    )
 
 
 def read_landmarks(folder: Path, content: bytes) -> None:
@@ -64,7 +88,13 @@ def read_landmarks(folder: Path, content: bytes) -> None:
 def image_folders(folder: Path) -> None:
     """Whole images around the place of the one to be read, in each of the layouts."""
     whole = seeds.images()[0]
-    for name in ("own/cat/1.png", "own/dog/1.png", "sets/train/cat/1.png", "sets/val/cat/1.png", "mtfl/1.png"):
+    for name in (
+        "own/cat/1.png",
+        "own/dog/1.png",
+        "sets/train/cat/1.png",
+        "sets/val/cat/1.png",
+        "mtfl/1.png",
+    ):
         put(folder / name, whole)
     for name, image in {"training": "1.png", "testing": "2.png"}.items():
         put(folder / f"mtfl/{name}.txt", f"{image} 3 9 6 4 8 2 2 4 7 7 1 2 2 3\n".encode())
@@ -144,8 +174,17 @@ def archives() -> list[bytes]:
 
 def members() -> list[bytes]:
     draw = np.random.default_rng(0)
-    x = [draw.normal(size=(4, 3)), draw.integers(0, 256, (4, 8, 8), dtype=np.uint8), draw.normal(size=(4, 3, 5, 5))]
-    y = [np.array([0, 1, -1, 1]), np.array(["a", "b", "", "a"]), np.array([0.5, 1, np.nan, 2]), np.ones((4, 2, 2))]
+    x = [
+        draw.normal(size=(4, 3)),
+        draw.integers(0, 256, (4, 8, 8), dtype=np.uint8),
+        draw.normal(size=(4, 3, 5, 5)),
+    ]
+    y = [
+        np.array([0, 1, -1, 1]),
+        np.array(["a", "b", "", "a"]),
+        np.array([0.5, 1, np.nan, 2]),
+        np.ones((4, 2, 2)),
+    ]
     return [seeds.npy(array) for array in x + y]
 
 

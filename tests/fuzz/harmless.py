@@ -1,4 +1,4 @@
-"""The rule for every loader of a stranger's file: it returns, or raises an InputError, and says nothing else."""
+"""The rule for loaders of a stranger's file: return or raise an InputError, say nothing else."""
 
 import warnings
 import zlib
@@ -23,7 +23,7 @@ class Loader:
 
 
 def harmless(loader: Loader, folder: Path, content: bytes) -> bool:
-    """Whether the content could be read; whatever is raised but an InputError goes on up, and a warning is an error."""
+    """Whether the content could be read; only an InputError is caught, a warning is an error."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:

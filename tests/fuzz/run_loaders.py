@@ -18,7 +18,12 @@ from l2i.config.validate import validate
 from l2i.fit.artifact import META_FILE, OUTPUTS_FILE, ROWS_FILE, read_fit
 from l2i.fit.impute import impute
 from l2i.fit.preprocess import load_preprocessor
-from l2i.training.checkpoint import compute_digest, get_checkpoint_path, latest_valid, load_checkpoint
+from l2i.training.checkpoint import (
+    compute_digest,
+    get_checkpoint_path,
+    latest_valid,
+    load_checkpoint,
+)
 from l2i.training.loading import evaluate_run, load_full_state, read_metric_rows
 from l2i.training.run_dir import read_result, read_run
 
@@ -43,7 +48,7 @@ def read_checkpoint(folder: Path, content: bytes) -> None:
 
 
 def read_sealed(folder: Path, content: bytes) -> None:
-    """A checkpoint in its run's folder, with the right checksum whatever it holds: anybody can compute one."""
+    """A checkpoint in its run's folder, always with the right checksum: anybody can compute one."""
     put(get_checkpoint_path(folder / "checkpoints", 2), sealed(content))
     if way(content, 2):
         evaluate_run(folder)
@@ -61,7 +66,9 @@ def sealed(content: bytes) -> bytes:
     """A safetensors file with the checksum of what it holds; other content as it is."""
     with suppress(SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         tensors = load(content)
-        rest = json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"]["json"]
+        rest = json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"][
+            "json"
+        ]
         return save(tensors, {"json": rest, "digest": compute_digest(tensors, rest)})
     return content
 
@@ -71,7 +78,12 @@ def run_files() -> dict[str, bytes]:
     """The files of a run of two steps."""
     with TemporaryDirectory() as folder:
         run = seeds.trained(Path(folder) / "run")
-        names = ("config.json", "metrics.jsonl", "result.json", "checkpoints/0000000002.safetensors")
+        names = (
+            "config.json",
+            "metrics.jsonl",
+            "result.json",
+            "checkpoints/0000000002.safetensors",
+        )
         return {name: (run / name).read_bytes() for name in names}
 
 

@@ -31,7 +31,10 @@ TINY = Run(
     model=ModelConfig(name="mlp", width=4, depth=1),
     data=Data(num_labeled=20, num_validation=10, num_test=10),
 )
-CSV = "age;city;note;kind;size\n20,5;Rome;a word;cat;1\n21;Bonn;\"two; words\";dog;2.5\n;NA;'x';;-3e2\n22;Rome;é;cat;\n"
+CSV = (
+    "age;city;note;kind;size\n20,5;Rome;a word;cat;1\n"
+    "21;Bonn;\"two; words\";dog;2.5\n;NA;'x';;-3e2\n22;Rome;é;cat;\n"
+)
 COLUMNS: dict[str, pa.Array] = {
     "kind": pa.array(["cat", "dog", None, "cat"]),
     "size": pa.array([1.5, 2.0, None, -3.0]),
@@ -45,9 +48,15 @@ COLUMNS: dict[str, pa.Array] = {
 def configs() -> list[dict[str, Any]]:
     """A run of every method, and one with most of its fields set."""
     full = replace(
-        TINY, out="runs/a", optim=Optim(schedule="step", milestones=(1, 0.5), warmup=0.1), l2i={"eta": 0.1, "head": "h"}
+        TINY,
+        out="runs/a",
+        optim=Optim(schedule="step", milestones=(1, 0.5), warmup=0.1),
+        l2i={"paper": {"eta": 0.1}, "head": "h"},
     )
-    return [json.loads(json.dumps(to_json(run))) for run in (full, *(replace(TINY, method=name) for name in METHODS))]
+    return [
+        json.loads(json.dumps(to_json(run)))
+        for run in (full, *(replace(TINY, method=name) for name in METHODS))
+    ]
 
 
 def trained(folder: Path) -> Path:
@@ -58,7 +67,11 @@ def trained(folder: Path) -> Path:
 
 def csvs() -> list[bytes]:
     table = CSV.encode()
-    return [table, CSV.replace(",", ".").replace(";", ",").encode(), CSV.replace(";", "\t").encode("utf-16")]
+    return [
+        table,
+        CSV.replace(",", ".").replace(";", ",").encode(),
+        CSV.replace(";", "\t").encode("utf-16"),
+    ]
 
 
 def parquet(columns: dict[str, pa.Array]) -> bytes:
@@ -113,7 +126,9 @@ def images() -> list[bytes]:
     modes = [colours, *(colours.convert(mode) for mode in ("L", "P", "RGBA", "1")), deep]
     exif = Image.Exif()
     exif[0x0112] = 6
-    made = [encoded(image, "PNG") for image in modes] + [encoded(modes[2], "PNG", transparency=b"\0\x80")]
+    made = [encoded(image, "PNG") for image in modes] + [
+        encoded(modes[2], "PNG", transparency=b"\0\x80")
+    ]
     made += [encoded(colours, "JPEG", exif=exif), encoded(colours.convert("CMYK"), "JPEG")]
     return made + [encoded(colours, kind) for kind in ("BMP", "GIF", "WEBP")]
 
@@ -126,12 +141,20 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 def cifar_fields() -> dict[bytes, Any]:
     rows = np.random.default_rng(0).integers(0, 256, (2, 3072), dtype=np.uint8)
-    return {b"data": rows, b"fine_labels": [3, 99], b"filenames": [b"a.png", b"b.png"], b"batch_label": b"train"}
+    return {
+        b"data": rows,
+        b"fine_labels": [3, 99],
+        b"filenames": [b"a.png", b"b.png"],
+        b"batch_label": b"train",
+    }
 
 
 def pickles() -> list[bytes]:
     """As Python 2 wrote them, and as Python 3 does."""
-    return [python2_pickle(cifar_fields()), *(pickle.dumps(cifar_fields(), protocol) for protocol in (0, 2, 4))]
+    return [
+        python2_pickle(cifar_fields()),
+        *(pickle.dumps(cifar_fields(), protocol) for protocol in (0, 2, 4)),
+    ]
 
 
 def idx_files() -> dict[str, bytes]:
@@ -140,20 +163,34 @@ def idx_files() -> dict[str, bytes]:
     return {
         f"{part}-{kind}-ubyte": idx(values)
         for part in ("train", "t10k")
-        for kind, values in {"images-idx3": draw.integers(0, 256, (3, 5, 4)), "labels-idx1": np.arange(3)}.items()
+        for kind, values in {
+            "images-idx3": draw.integers(0, 256, (3, 5, 4)),
+            "labels-idx1": np.arange(3),
+        }.items()
     }
 
 
 def packed_idx() -> list[bytes]:
-    return [gzip.compress(idx_files()["train-images-idx3-ubyte"], level, mtime=0) for level in (0, 9)]
+    return [
+        gzip.compress(idx_files()["train-images-idx3-ubyte"], level, mtime=0) for level in (0, 9)
+    ]
 
 
 CANDIDATE = Candidate(
-    name="l2i", title="fixmatch + L2I", validation_metric=10.0, validation_cost=0.5, test_metric=None, steps=5, seconds=1.0
+    name="l2i",
+    title="fixmatch + L2I",
+    validation_metric=10.0,
+    validation_cost=0.5,
+    test_metric=None,
+    steps=5,
+    seconds=1.0,
 )
 TABLE: dict[str, Any] = {
     "kind": "table",
-    "columns": [{"name": "size", "kind": "number", "mean": 0.5, "std": 2.0}, {"name": "city", "kind": "category"}],
+    "columns": [
+        {"name": "size", "kind": "number", "mean": 0.5, "std": 2.0},
+        {"name": "city", "kind": "category"},
+    ],
 }
 CLASSES = FitArtifact(
     source={
@@ -177,7 +214,9 @@ CLASSES = FitArtifact(
     num_snapshots=3,
     previews=(RowPreview(row=0, fields={"size": "1"}),),
 )
-NUMBERS = dataclasses.replace(CLASSES, classes=None, targets=("a", "b"), target_mean=(0.0, 1.0), target_std=(1.0, 2.0))
+NUMBERS = dataclasses.replace(
+    CLASSES, classes=None, targets=("a", "b"), target_mean=(0.0, 1.0), target_std=(1.0, 2.0)
+)
 
 
 def fit_folder(folder: Path, *, numbers: bool = False) -> Path:
@@ -187,7 +226,9 @@ def fit_folder(folder: Path, *, numbers: bool = False) -> Path:
     rows = FitRows(
         ids=["1", "2", "3", "4"],
         split_names=np.array(["labeled", "validation", "test", "unlabeled"]),
-        given_labels=np.where(np.arange(4)[:, None] == 3, np.nan, outputs + 0.5) if numbers else np.array([0, 1, 0, -1]),
+        given_labels=np.where(np.arange(4)[:, None] == 3, np.nan, outputs + 0.5)
+        if numbers
+        else np.array([0, 1, 0, -1]),
         outputs={"l2i": outputs},
         change_counts=np.arange(4),
         predictive_std=outputs + 1 if numbers else None,

@@ -1,4 +1,4 @@
-"""Contents for loaders: whole files damaged, JSON documents with other leaves, and bytes of no kind."""
+"""Contents for loaders: damaged files, JSON documents with other leaves, and arbitrary bytes."""
 
 import copy
 import json
@@ -10,12 +10,25 @@ from hypothesis import strategies as st
 
 NUMBERS = (0, -1, 1, 2**31, 2**53 + 1, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e308, 5e-324)
 ODD = st.sampled_from(
-    [*NUMBERS, float("nan"), float("inf"), float("-inf"), "\ud800", "\0", "\x1b[2J", "..", "", "a" * 5000]
+    [
+        *NUMBERS,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        "\ud800",
+        "\0",
+        "\x1b[2J",
+        "..",
+        "",
+        "a" * 5000,
+    ]
 )
 LEAVES = st.one_of(ODD, st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
 VALUES = st.recursive(
     LEAVES,
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=6), inner, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=6), inner, max_size=4)
+    ),
     max_leaves=6,
 )
 ANY_JSON = VALUES.map(lambda value: json.dumps(value).encode())
@@ -28,7 +41,7 @@ def cases(count: int) -> settings:
 
 
 def changed(documents: Sequence[Any]) -> st.SearchStrategy[bytes]:
-    """A JSON document with some of its parts replaced, left out, renamed or put in another's place."""
+    """A JSON document with some of its parts replaced, left out, renamed or swapped."""
 
     @st.composite
     def made(draw: st.DrawFn) -> bytes:
@@ -44,7 +57,9 @@ def changed(documents: Sequence[Any]) -> st.SearchStrategy[bytes]:
 
 def change(draw: st.DrawFn, holder: Any, key: Any, other: tuple[Any, Any]) -> None:
     """Change what is at a place of a document; `other` is another of its places."""
-    match draw(st.sampled_from(["alike", "alike", "replace", "replace", "remove", "rename", "swap"])):
+    match draw(
+        st.sampled_from(["alike", "alike", "replace", "replace", "remove", "rename", "swap"])
+    ):
         case "alike":
             holder[key] = draw(alike(holder[key]))
         case "replace":
@@ -68,11 +83,15 @@ def alike(value: Any) -> st.SearchStrategy[Any]:
         case bool():
             return st.booleans()
         case int():
-            return st.one_of(st.sampled_from([n for n in NUMBERS if isinstance(n, int)]), st.integers(-5, 200))
+            return st.one_of(
+                st.sampled_from([n for n in NUMBERS if isinstance(n, int)]), st.integers(-5, 200)
+            )
         case float():
             return st.one_of(st.sampled_from(NUMBERS), st.floats())
         case str():
-            return st.one_of(st.sampled_from(["cpu", "auto", "\ud800", "\0", "..", "/", ""]), st.text(max_size=8))
+            return st.one_of(
+                st.sampled_from(["cpu", "auto", "\ud800", "\0", "..", "/", ""]), st.text(max_size=8)
+            )
         case list() if value:
             return st.lists(alike(value[0]), max_size=4)
     return LEAVES
@@ -80,7 +99,13 @@ def alike(value: Any) -> st.SearchStrategy[Any]:
 
 def places_in(document: Any) -> Any:
     """Every place of a document, as what holds it and the key within."""
-    keys = list(document) if isinstance(document, dict) else range(len(document)) if isinstance(document, list) else []
+    keys = (
+        list(document)
+        if isinstance(document, dict)
+        else range(len(document))
+        if isinstance(document, list)
+        else []
+    )
     for key in keys:
         yield document, key
         yield from places_in(document[key])

@@ -1,4 +1,4 @@
-"""Checkpoints: damaged files, and whole ones with a right checksum that hold something else than a run's state."""
+"""Checkpoints: damaged files, and whole ones with a right checksum that hold no run's state."""
 
 import json
 from typing import Any
@@ -16,7 +16,15 @@ from strategies import cases, files, json_files
 pytestmark = pytest.mark.slow
 
 TENSORS, META = whole_checkpoint()
-DTYPES = [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 7]), max_size=4)
 
 
@@ -28,9 +36,11 @@ def test_any_checkpoint_is_read_or_refused(check: Check, content: bytes) -> None
 
 @st.composite
 def states(draw: st.DrawFn) -> bytes:
-    """A run's state with some tensors of another shape or type, left out, renamed, or no numbers."""
+    """A run's state, some tensors of another shape or type, left out, renamed, or not numbers."""
     tensors = dict(TENSORS)
-    for name in draw(st.lists(st.sampled_from(sorted(tensors)), min_size=1, max_size=3, unique=True)):
+    for name in draw(
+        st.lists(st.sampled_from(sorted(tensors)), min_size=1, max_size=3, unique=True)
+    ):
         match draw(st.sampled_from(["shape", "dtype", "flat", "remove", "rename", "value"])):
             case "shape":
                 tensors[name] = torch.zeros(draw(SHAPES), dtype=tensors[name].dtype)
@@ -43,7 +53,11 @@ def states(draw: st.DrawFn) -> bytes:
             case "rename":
                 tensors[name + draw(st.sampled_from(["x", ".", "é"]))] = tensors.pop(name)
             case _:
-                odd = [-1, 255, torch.nan, torch.inf] if tensors[name].is_floating_point() else [0, 1, 255]
+                odd = (
+                    [-1, 255, torch.nan, torch.inf]
+                    if tensors[name].is_floating_point()
+                    else [0, 1, 255]
+                )
                 tensors[name] = torch.full_like(tensors[name], draw(st.sampled_from(odd)))
     return save(tensors, {"json": json.dumps(META)})
 

@@ -28,8 +28,14 @@ def test_any_packed_idx_file_is_read_or_refused(check: Check, content: bytes) ->
 
 
 @cases(300)
-@given(axes=st.sampled_from([0, 1, 2, 3, 4]), sides=st.lists(SIDES, max_size=4), values=st.binary(max_size=80))
-def test_any_sizes_are_read_or_refused(check: Check, axes: int, sides: list[int], values: bytes) -> None:
+@given(
+    axes=st.sampled_from([0, 1, 2, 3, 4]),
+    sides=st.lists(SIDES, max_size=4),
+    values=st.binary(max_size=80),
+)
+def test_any_sizes_are_read_or_refused(
+    check: Check, axes: int, sides: list[int], values: bytes
+) -> None:
     content = struct.pack(f">{1 + len(sides)}I", 0x0800 + axes, *sides) + values
     check("idx", content)
     check("idx-gz", gzip.compress(content, mtime=0))

@@ -1,4 +1,4 @@
-"""Images as users, ImageNet and MTFL lay them out: damaged files of every format, and PNGs with right checksums."""
+"""Images as users, ImageNet and MTFL lay them out: damaged files, and PNGs with right checksums."""
 
 import pytest
 from harmless import Check

@@ -60,12 +60,16 @@ def tables(draw: st.DrawFn) -> bytes:
     kinds = {name: draw(st.sampled_from([*PLAIN, CELLS])) for name in names}
     rows = [[draw(kinds[name]) for name in names] for _ in range(draw(st.integers(0, 7)))]
     for _ in range(draw(st.integers(0, 2)) if rows else 0):
-        rows[draw(st.integers(0, len(rows) - 1))][draw(st.integers(0, len(names) - 1))] = draw(CELLS)
+        rows[draw(st.integers(0, len(rows) - 1))][draw(st.integers(0, len(names) - 1))] = draw(
+            CELLS
+        )
     if not draw(st.integers(0, 5)):
         rows.append(draw(st.lists(CELLS, max_size=8)))
     between, end = draw(st.sampled_from(";;,\t|")), draw(st.sampled_from(["\n", "\r\n", "\r"]))
     quoted = draw(st.booleans())
-    lines = [between.join(f'"{cell}"' if quoted else cell for cell in row) for row in (names, *rows)]
+    lines = [
+        between.join(f'"{cell}"' if quoted else cell for cell in row) for row in (names, *rows)
+    ]
     return end.join(lines).encode(draw(ENCODINGS), "replace")
 
 
@@ -109,11 +113,15 @@ TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 def columns(draw: st.DrawFn) -> bytes:
     """A Parquet file of columns of any type, some as a dictionary."""
     rows, made = draw(st.integers(0, 5)), {}
-    for name in draw(st.lists(st.sampled_from([*NAMES, "day", "__index_level_0__", ""]), max_size=4, unique=True)):
+    for name in draw(
+        st.lists(st.sampled_from([*NAMES, "day", "__index_level_0__", ""]), max_size=4, unique=True)
+    ):
         kind, values = TYPES[draw(st.sampled_from(sorted(TYPES)))]
         cells = draw(st.lists(st.one_of(st.none(), values, values), min_size=rows, max_size=rows))
         array = pa.array(cells, kind)
-        plain = not pa.types.is_nested(kind) and not pa.types.is_null(kind) and kind != pa.string_view()
+        plain = (
+            not pa.types.is_nested(kind) and not pa.types.is_null(kind) and kind != pa.string_view()
+        )
         made[name] = array.dictionary_encode() if plain and draw(st.booleans()) else array
     try:
         return parquet(made)

@@ -1,4 +1,4 @@
-"""Commands and loaders in a process that may take little memory and time: what a hostile file comes to there."""
+"""Commands and loaders in a process with little memory and time: what a hostile file does there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,19 @@ from l2i.errors import InputError
 ROOM = 1_500_000_000  # bytes of address space beyond what is taken already
 SECONDS = 20
 
-TRAIN = ["train", "digits", "--steps", "4", "--eval-every", "2", "--save-every", "2", "--device", "cpu", "--threads=1"]
+TRAIN = [
+    "train",
+    "digits",
+    "--steps",
+    "4",
+    "--eval-every",
+    "2",
+    "--save-every",
+    "2",
+    "--device",
+    "cpu",
+    "--threads=1",
+]
 
 
 class Said(NamedTuple):
@@ -40,7 +52,7 @@ class Said(NamedTuple):
 
 
 def confined(work: Callable[[], Any], *, room: int = ROOM) -> Any:
-    """What `work` returns, in a process of its own; it must neither ask for more memory nor hang."""
+    """What `work` returns in its own process, which must neither ask for more memory nor hang."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_limited, args=(work, room, there))
@@ -75,18 +87,24 @@ def message_of(work: Callable[[], Any], *, room: int = ROOM) -> str:
         except InputError as error:
             return f"InputError: {error}"
 
-    found = str(confined(tried, room=room))
-    assert found.startswith("InputError: "), found
-    assert "MemoryError" not in found
-    return found.removeprefix("InputError: ")
+    actual = str(confined(tried, room=room))
+    assert actual.startswith("InputError: "), actual
+    assert "MemoryError" not in actual
+    return actual.removeprefix("InputError: ")
 
 
 def said(*arguments: str, cwd: Path, room: int = ROOM) -> Said:
     """A command as it is typed in a folder."""
 
     def typed() -> Said:
-        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-        with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        out, err = (
+            io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
+        )
+        with (
+            contextlib.chdir(cwd),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             code = run_command(arguments)
         return Said(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
@@ -107,7 +125,9 @@ def refused(*arguments: str, cwd: Path, room: int = ROOM) -> str:
 
 def files(folder: Path) -> dict[str, tuple[int, int]]:
     """Sizes and times of all that is there."""
-    found = ((path, path.lstat()) for path in folder.rglob("*"))
+    actual = ((path, path.lstat()) for path in folder.rglob("*"))
     return {
-        str(path.relative_to(folder)): (seen.st_size, seen.st_mtime_ns) for path, seen in found if not path.is_dir()
+        str(path.relative_to(folder)): (observed.st_size, observed.st_mtime_ns)
+        for path, observed in actual
+        if not path.is_dir()
     }

@@ -1,4 +1,4 @@
-"""Folders that a stranger could have sent: a run and a fit, whole, and copies of them to be spoilt."""
+"""Folders that a stranger could have sent: a whole run and a whole fit, and copies to spoil."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,17 @@ from confined import TRAIN
 
 from l2i.cli import run_command
 
-QUICK = ["--steps", "4", "--threads", "1", "--device", "cpu", "--model.width", "8", "--no-baselines"]
+QUICK = [
+    "--steps",
+    "4",
+    "--threads",
+    "1",
+    "--device",
+    "cpu",
+    "--model.width",
+    "8",
+    "--no-baselines",
+]
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +29,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     assert run_command([*TRAIN, "--out", str(folder / "run")]) == 0
     draw = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": draw.normal(size=80), "z": draw.normal(size=80), "y": ["a", "b", "", ""] * 20})
+    frame = pd.DataFrame(
+        {"x": draw.normal(size=80), "z": draw.normal(size=80), "y": ["a", "b", "", ""] * 20}
+    )
     frame.to_csv(folder / "data.csv", index=False)
-    assert run_command(["fit", str(folder / "data.csv"), "--target", "y", *QUICK, "--out", str(folder / "fit")]) == 0
+    assert (
+        run_command(
+            ["fit", str(folder / "data.csv"), "--target", "y", *QUICK, "--out", str(folder / "fit")]
+        )
+        == 0
+    )
     return folder
 
 

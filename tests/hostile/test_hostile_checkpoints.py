@@ -1,4 +1,4 @@
-"""Checkpoints of a stranger: none runs code, makes room for what is not there, or writes outside of its run folder."""
+"""A stranger's checkpoints run no code, make no room for absent data, stay in their run folder."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def saved_by_torch() -> bytes:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("command", ["evaluate", "train"])
-def test_a_checkpoint_that_is_something_else_is_refused(name: str, command: str, place: Path) -> None:
+def test_a_checkpoint_that_is_something_else_is_refused(
+    name: str, command: str, place: Path
+) -> None:
     newest(place).write_bytes(FILES[name]())
     (place / "run" / "result.json").unlink()
     arguments = ("evaluate", "run") if command == "evaluate" else (*TRAIN, "--out", "run")
@@ -113,10 +115,10 @@ def test_a_checkpoint_that_is_something_else_is_refused(name: str, command: str,
 
 
 def deep() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for _ in range(500):
-        found = {"deeper": found}
-    return found
+        actual = {"deeper": actual}
+    return actual
 
 
 CHANGES: dict[str, Any] = {
@@ -151,7 +153,9 @@ def rewritten(path: Path, meta: Callable[[dict[str, Any]], Any], **more: torch.T
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("command", ["evaluate", "train"])
-def test_words_beside_the_tensors_that_make_no_sense_end_in_a_message(name: str, command: str, place: Path) -> None:
+def test_words_beside_the_tensors_that_make_no_sense_end_in_a_message(
+    name: str, command: str, place: Path
+) -> None:
     rewritten(newest(place), lambda meta: {**meta, **CHANGES[name]})
     (place / "run" / "result.json").unlink()
     arguments = ("evaluate", "run") if command == "evaluate" else (*TRAIN, "--out", "run")
@@ -165,7 +169,11 @@ def test_words_beside_the_tensors_that_make_no_sense_end_in_a_message(name: str,
 
 
 def test_names_of_tensors_are_names_alone(place: Path) -> None:
-    odd = {"../../elsewhere": torch.zeros(3), "/tmp/elsewhere": torch.zeros(3), "teacher.../x": torch.zeros(3)}
+    odd = {
+        "../../elsewhere": torch.zeros(3),
+        "/tmp/elsewhere": torch.zeros(3),
+        "teacher.../x": torch.zeros(3),
+    }
     rewritten(newest(place), lambda meta: meta, **odd)
     done = said("evaluate", "run", cwd=place)
     assert done.code in (0, 2), done

@@ -1,4 +1,4 @@
-"""Run and fit folders of a stranger: their words lead nowhere, have an end, and make no room for much."""
+"""A stranger's run and fit folders: their words lead nowhere, end, and allocate little."""
 
 from __future__ import annotations
 
@@ -46,8 +46,12 @@ NAMED = {"labels.csv", "new.csv", "model.pt2"}  # what the user asks for
 
 def outside(place: Path) -> dict[str, tuple[int, int]]:
     """All files but those in the run and the fit, and those that a command was told to write."""
-    found = files(place.parent.parent)
-    return {name: seen for name, seen in found.items() if "place/run/" not in name and Path(name).name not in NAMED}
+    actual = files(place.parent.parent)
+    return {
+        name: observed
+        for name, observed in actual.items()
+        if "place/run/" not in name and Path(name).name not in NAMED
+    }
 
 
 def tried(command: str, place: Path) -> tuple[int, str]:
@@ -62,7 +66,9 @@ def tried(command: str, place: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("command", RUNS)
-@pytest.mark.parametrize("out", ["../../elsewhere", "/tmp/l2i-hostile-elsewhere", "~/l2i-hostile-elsewhere"])
+@pytest.mark.parametrize(
+    "out", ["../../elsewhere", "/tmp/l2i-hostile-elsewhere", "~/l2i-hostile-elsewhere"]
+)
 def test_where_a_run_says_it_is_does_not_matter(command: str, out: str, place: Path) -> None:
     edit(place / "run" / "config.json", put("out", out))
     code, message = tried(command, place)
@@ -91,7 +97,9 @@ CONFIGS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("command", RUNS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_configuration_that_makes_no_sense_ends_in_a_message(command: str, name: str, place: Path) -> None:
+def test_a_configuration_that_makes_no_sense_ends_in_a_message(
+    command: str, name: str, place: Path
+) -> None:
     edit(place / "run" / "config.json", put(*CONFIGS[name]))
     tried(command, place)
 
@@ -105,7 +113,9 @@ DEEP = (NESTED, '{"a":' * 100_000)
     [(name, text) for name in ("config.json", "result.json", "metrics.jsonl") for text in OTHER]
     + [("config.json", text) for text in DEEP],
 )
-def test_files_of_a_run_that_are_something_else_end_in_a_message(name: str, content: str, place: Path) -> None:
+def test_files_of_a_run_that_are_something_else_end_in_a_message(
+    name: str, content: str, place: Path
+) -> None:
     (place / "run" / name).write_text(content)
     for command in RUNS:
         tried(command, place)
@@ -123,8 +133,14 @@ OWN: dict[str, tuple[str, Any]] = {
     "classes in words": ("classes", "ab"),
     "very many classes": ("classes", ["c"] * 100_000),
     "inputs of no kind": ("inputs", {"kind": "os.system"}),
-    "a picture that is markup": ("previews", [{"row": 0, "png_base64": '"><script>', "fields": None}]),
-    "a row that is not there": ("previews", [{"row": 10**9, "png_base64": None, "fields": {"x": "1"}}]),
+    "a picture that is markup": (
+        "previews",
+        [{"row": 0, "png_base64": '"><script>', "fields": None}],
+    ),
+    "a row that is not there": (
+        "previews",
+        [{"row": 10**9, "png_base64": None, "fields": {"x": "1"}}],
+    ),
     "a path elsewhere": ("source.path", "/etc/passwd"),
 }
 
@@ -142,15 +158,26 @@ def test_a_fit_that_makes_no_sense_ends_in_a_message(command: str, name: str, pl
 
 @pytest.mark.parametrize("command", ["impute", "report"])
 @pytest.mark.parametrize("content", [*DEEP, *OTHER, "[]"])
-def test_a_fit_file_that_is_something_else_is_damaged(command: str, content: str, place: Path) -> None:
+def test_a_fit_file_that_is_something_else_is_damaged(
+    command: str, content: str, place: Path
+) -> None:
     (place / "fit" / "fit.json").write_text(content)
-    assert tried(command, place) == (2, "l2i: fit is damaged; restore it, or fit again in another --out\n")
+    assert tried(command, place) == (
+        2,
+        "l2i: fit is damaged; restore it, or fit again with a different --out\n",
+    )
 
 
 @pytest.mark.parametrize("command", ["impute", "predict"])
 def test_rows_of_a_fit_that_unpack_to_gibibytes_are_refused(command: str, place: Path) -> None:
     part = pa.array(["labeled" * 100_000] * 100)
-    rows = pa.table({"id": pa.chunked_array([part] * 20), "part": pa.chunked_array([part] * 20), "changes": [0] * 2000})
+    rows = pa.table(
+        {
+            "id": pa.chunked_array([part] * 20),
+            "part": pa.chunked_array([part] * 20),
+            "changes": [0] * 2000,
+        }
+    )
     pq.write_table(rows, place / "fit" / "rows.parquet", compression="zstd")
     assert tried(command, place)[0] == 2
 
@@ -164,8 +191,12 @@ def test_a_pipe_in_a_fit_is_not_waited_for(name: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["report", "predict"])
-@pytest.mark.parametrize("name", ["report.html", "report.html.partial", "l2i/config.json", "l2i/checkpoints/x", "more"])
-def test_a_fit_with_a_link_that_leads_out_is_not_worked_with(command: str, name: str, place: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["report.html", "report.html.partial", "l2i/config.json", "l2i/checkpoints/x", "more"]
+)
+def test_a_fit_with_a_link_that_leads_out_is_not_worked_with(
+    command: str, name: str, place: Path
+) -> None:
     precious = place.parent / "precious"
     precious.write_text("precious")
     (place / "fit" / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Run folders of a stranger: links, pipes and nested JSON in them do no harm, and nothing is written elsewhere."""
+"""A stranger's run folders: links, pipes, nested JSON do no harm; nothing is written elsewhere."""
 
 from __future__ import annotations
 
@@ -29,15 +29,21 @@ def test_nested_json_in_a_run_ends_in_a_message(name: str, command: str, place: 
 
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl"])
-@pytest.mark.parametrize("command", [("report", "fit"), ("predict", "fit", "data.csv"), ("export", "fit", "m.pt2")])
-def test_nested_json_in_a_run_of_a_fit_ends_in_a_message(name: str, command: tuple[str, ...], place: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [("report", "fit"), ("predict", "fit", "data.csv"), ("export", "fit", "m.pt2")]
+)
+def test_nested_json_in_a_run_of_a_fit_ends_in_a_message(
+    name: str, command: tuple[str, ...], place: Path
+) -> None:
     (place / "fit" / "l2i" / name).write_text(NESTED)
     done = said(*command, cwd=place)
     assert done.code in (0, 2), done
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "checkpoints/0000000004.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "result.json", "metrics.jsonl", "checkpoints/0000000004.safetensors"]
+)
 @pytest.mark.parametrize("command", ["evaluate", "plot"])
 def test_a_pipe_in_a_run_is_not_waited_for(name: str, command: str, place: Path) -> None:
     (place / "run" / name).unlink()
@@ -91,8 +97,8 @@ def test_a_report_is_written_through_no_link(name: str, place: Path) -> None:
 
 
 def test_pictures_are_written_through_no_link(place: Path) -> None:
-    (place / "run" / "pictures").mkdir()
-    (place / "run" / "pictures" / "error.png").symlink_to(place.parent / "precious")
+    (place / "run" / "plots").mkdir()
+    (place / "run" / "plots" / "error.png").symlink_to(place.parent / "precious")
     done = said("plot", "run", cwd=place)
     assert done.code in (0, 2)
     assert (place.parent / "precious").read_text() == "precious"
@@ -100,7 +106,7 @@ def test_pictures_are_written_through_no_link(place: Path) -> None:
 
 def test_pictures_are_written_to_no_folder_elsewhere(place: Path) -> None:
     (place.parent / "elsewhere").mkdir()
-    (place / "run" / "pictures").symlink_to(place.parent / "elsewhere")
+    (place / "run" / "plots").symlink_to(place.parent / "elsewhere")
     done = said("plot", "run", cwd=place)
     assert done.code in (0, 2)
     assert not list((place.parent / "elsewhere").iterdir())

@@ -33,19 +33,24 @@ def said_of(root: Path, name: str, content: bytes, *, room: int = 2**29) -> str:
     """What reading the set comes to where one of its files is this."""
     path = write_idx(root, packed=name.endswith(".gz")) / name
     path.write_bytes(content)
-    found = message_of(lambda: read_fashion_mnist(str(root)), room=room)
-    assert str(path) in found
-    return found
+    actual = message_of(lambda: read_fashion_mnist(str(root)), room=room)
+    assert str(path) in actual
+    return actual
 
 
 @pytest.mark.parametrize(
     ("name", "start"), [(f"{IMAGES}.gz", header(2**17, 256, 256)), (f"{LABELS}.gz", header(2**30))]
 )
-def test_a_file_that_unpacks_to_eight_gibibytes_is_refused_unread(name: str, start: bytes, tmp_path: Path) -> None:
+def test_a_file_that_unpacks_to_eight_gibibytes_is_refused_unread(
+    name: str, start: bytes, tmp_path: Path
+) -> None:
     content = bomb(start, 8192)
     assert len(content) < 10 * MIB
     said = said_of(tmp_path, name, content)
-    assert "would take 8.0 GiB of memory, more than 1 GiB and 20 times its size on disk; get it from" in said
+    assert (
+        "would take 8.0 GiB of memory, more than 1 GiB and 20 times its size on disk; get it from"
+        in said
+    )
 
 
 @pytest.mark.parametrize("start", [header(120, 28, 28), b"", header(0, 28, 28), header(120)])
@@ -54,7 +59,9 @@ def test_no_more_is_unpacked_than_the_header_says(start: bytes, tmp_path: Path) 
     assert "it is damaged" in said or "cannot be right" in said
 
 
-@pytest.mark.parametrize("shape", [(2**14, 256, 256), (2**32 - 1, 1, 1), (2**32 - 1, 256, 256), (1, 2**31, 2**31)])
+@pytest.mark.parametrize(
+    "shape", [(2**14, 256, 256), (2**32 - 1, 1, 1), (2**32 - 1, 256, 256), (1, 2**31, 2**31)]
+)
 @pytest.mark.parametrize("end", ["", ".gz"])
 def test_a_header_that_claims_gigabytes_makes_no_room_for_them(
     shape: tuple[int, int, int], end: str, tmp_path: Path
@@ -77,5 +84,12 @@ def test_a_file_that_really_shrinks_a_lot_is_read(tmp_path: Path) -> None:
     images = gzip.compress(idx(np.zeros((120, 200, 200))))
     assert len(images) < 120 * 200 * 200 / 500
     (tmp_path / f"{IMAGES}.gz").write_bytes(images)
-    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros((40, 200, 200)))))
-    assert confined(lambda: tuple(read_fashion_mnist(str(tmp_path))[0].x.shape)) == (120, 1, 200, 200)
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(
+        gzip.compress(idx(np.zeros((40, 200, 200))))
+    )
+    assert confined(lambda: tuple(read_fashion_mnist(str(tmp_path))[0].x.shape)) == (
+        120,
+        1,
+        200,
+        200,
+    )

@@ -1,4 +1,4 @@
-"""Images of a stranger: more pixels than memory, chunks that unpack to more than they are, other decoders' files."""
+"""A stranger's images: more pixels than memory, chunks that unpack to more, other formats."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from confined import confined, message_of, refused
 from PIL import Image
 
 from l2i.data.datasets.faces import read_mtfl
-from l2i.data.image_files import ImageFiles
+from l2i.files.images import ImageFiles
 from l2i.fit.options import ReadOptions
+from l2i.fit.readers.folders import ImageFileList
 from l2i.fit.readers.images import ImageSpec, decode_image_files
 from l2i.fit.readers.source import read_source
 
@@ -27,7 +28,13 @@ def png(width: int, height: int, *others: bytes, data: bytes | None = None) -> b
     """A grey PNG with more chunks before its pixels, all of them black."""
     pixels = zlib.compress(bytes((width + 1) * height), 9) if data is None else data
     start = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + start + b"".join(others) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + start
+        + b"".join(others)
+        + chunk(b"IDAT", pixels)
+        + chunk(b"IEND", b"")
+    )
 
 
 def jpeg(width: int, height: int) -> bytes:
@@ -43,7 +50,11 @@ def gif(width: int, height: int) -> bytes:
 
 
 def bmp(width: int, height: int) -> bytes:
-    return b"BM" + struct.pack("<IHHI", 54, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, *[0] * 6)
+    return (
+        b"BM"
+        + struct.pack("<IHHI", 54, 0, 0, 54)
+        + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, *[0] * 6)
+    )
 
 
 def webp(width: int, height: int) -> bytes:
@@ -68,7 +79,9 @@ def folder(root: Path, **images: bytes) -> Path:
     for name in ("cat", "dog"):
         (root / name).mkdir(parents=True)
         for number in range(2):
-            Image.fromarray(np.full((9, 9), 40 * number, dtype=np.uint8)).save(root / name / f"{number}.png")
+            Image.fromarray(np.full((9, 9), 40 * number, dtype=np.uint8)).save(
+                root / name / f"{number}.png"
+            )
     for name, content in images.items():
         (root / "cat" / name).write_bytes(content)
     return root
@@ -81,7 +94,9 @@ def test_an_image_of_too_many_pixels_is_refused_by_fit_and_where_files_are_decod
     folder(tmp_path / "own", **{name: BOMBS[name]})
     line = refused("fit", "own", cwd=tmp_path, room=2**29)
     assert f"cat/{name}" in line
-    assert "50,000,000" in line or name == "webp.webp"  # whose own library makes room first, and is refused it
+    assert (
+        "50,000,000" in line or name == "webp.webp"
+    )  # whose own library makes room first, and is refused it
     image = str(tmp_path / "own" / "cat" / name)
     assert image in message_of(lambda: ImageFiles([image], 72).read(), room=2**29)
 
@@ -90,12 +105,16 @@ def test_a_face_of_too_many_pixels_is_refused(tmp_path: Path) -> None:
     for name in ("training.txt", "testing.txt"):
         (tmp_path / name).write_text("face.jpg 1 2 3 4 5 1 2 3 4 5 1 1 1 1\n")
     (tmp_path / "face.jpg").write_bytes(BOMBS["jpeg.jpg"])
-    assert "face.jpg has more than 50,000,000 pixels" in message_of(lambda: read_mtfl(str(tmp_path)), room=2**29)
+    assert "face.jpg has more than 50,000,000 pixels" in message_of(
+        lambda: read_mtfl(str(tmp_path)), room=2**29
+    )
 
 
 @pytest.mark.parametrize("kind", CHUNKS)
 def test_a_chunk_that_unpacks_to_a_multiple_is_not_unpacked(kind: bytes, tmp_path: Path) -> None:
-    folder(tmp_path / "own", **{"bomb.png": png(4, 4, chunk(kind, CHUNKS[kind] + zlib_zeros(1024)))})
+    folder(
+        tmp_path / "own", **{"bomb.png": png(4, 4, chunk(kind, CHUNKS[kind] + zlib_zeros(1024)))}
+    )
     line = refused("fit", "own", cwd=tmp_path, room=2**29)
     assert "cat/bomb.png (damaged: " in line
 
@@ -107,7 +126,13 @@ def test_the_largest_image_that_may_be_is_read_within_memory(tmp_path: Path) -> 
     paths = [str(path) for path in sorted(tmp_path.iterdir())]
 
     def read() -> int:
-        return len(decode_image_files(paths, paths, lambda *_: ImageSpec(16, 3, False), skip_unreadable=False).indices)
+        return len(
+            decode_image_files(
+                ImageFileList(paths, paths),
+                lambda *_: ImageSpec(16, 3, False),
+                skip_unreadable=False,
+            ).indices
+        )
 
     assert confined(read, room=10**9) == 2
 
@@ -116,13 +141,19 @@ def test_thin_images_and_films_are_read_as_one_small_square(tmp_path: Path) -> N
     folder(tmp_path / "own", **{"tall.png": png(1, 100_000), "wide.png": png(100_000, 1)})
     frames = [Image.fromarray(np.full((9, 9), shade % 256, dtype=np.uint8)) for shade in range(200)]
     frames[0].save(tmp_path / "own" / "dog" / "film.gif", save_all=True, append_images=frames[1:])
-    assert confined(lambda: read_source(str(tmp_path / "own"), ReadOptions()).inputs.shape) == (7, 1, 8, 8)
+    assert confined(lambda: read_source(str(tmp_path / "own"), ReadOptions()).inputs.shape) == (
+        7,
+        1,
+        8,
+        8,
+    )
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(touched) (w) file closefile\nshowpage\n",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"
+        b"(touched) (w) file closefile\nshowpage\n",
         b"\x00\x00\x00\x0cjP  \r\n\x87\n",
         b"P6\n3 3\n255\n" + bytes(27),
         b"II*\x00\x08\x00\x00\x00",
@@ -130,9 +161,11 @@ def test_thin_images_and_films_are_read_as_one_small_square(tmp_path: Path) -> N
     ],
     ids=["postscript", "jpeg 2000", "ppm", "tiff", "empty"],
 )
-def test_files_of_other_decoders_are_no_images_whatever_their_name(content: bytes, tmp_path: Path) -> None:
+def test_files_of_other_decoders_are_no_images_whatever_their_name(
+    content: bytes, tmp_path: Path
+) -> None:
     folder(tmp_path / "own", **{"odd.png": content})
-    assert "cat/odd.png (no image)" in refused("fit", "own", cwd=tmp_path)
+    assert "cat/odd.png (not an image)" in refused("fit", "own", cwd=tmp_path)
     assert not Path("touched").exists()
 
 

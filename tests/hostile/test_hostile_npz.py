@@ -1,4 +1,4 @@
-"""Arrays of a stranger: archives that unpack to more than they are, headers that lie, pickles within."""
+"""A stranger's arrays: archives that unpack to more than they say, lying headers, pickles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def header(shape: tuple[int, ...], descr: str = "<f8") -> bytes:
 
 
 def bomb(path: Path, name: str, start: bytes, mebibytes: int, *, says: int | None = None) -> Path:
-    """An archive whose one array unpacks to so many mebibytes, and whose directory says that, or another size."""
+    """An archive whose one array unpacks to so many MiB; its directory may give another size."""
     packed = zeros_packed(start, mebibytes)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}.npy", packed)
@@ -55,7 +55,10 @@ def test_an_archive_that_unpacks_to_eight_gibibytes_is_refused_unread(tmp_path: 
     path = bomb(tmp_path / "data.npz", "x", header((1024, MIB)), 8192)
     assert path.stat().st_size < 10 * MIB
     line = refused("fit", "data.npz", cwd=tmp_path)
-    assert "data.npz would take 8.0 GiB of memory, more than 1 GiB and 20 times its size on disk" in line
+    assert (
+        "data.npz would take 8.0 GiB of memory, more than 1 GiB and 20 times its size on disk"
+        in line
+    )
     assert "write it with numpy.savez" in line
 
 
@@ -64,10 +67,14 @@ def test_faces_are_refused_alike(tmp_path: Path) -> None:
     assert "would take 8.0 GiB of memory" in message_of(lambda: read_faces(str(tmp_path)))
 
 
-@pytest.mark.parametrize(("rows", "says"), [(1024, 1000), (1024, 2**29), (8, len(header((8, MIB))) + 2**26)])
-def test_a_directory_that_lies_about_the_size_is_no_way_around_the_limit(tmp_path: Path, rows: int, says: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "says"), [(1024, 1000), (1024, 2**29), (8, len(header((8, MIB))) + 2**26)]
+)
+def test_a_directory_that_lies_about_the_size_is_no_way_around_the_limit(
+    tmp_path: Path, rows: int, says: int
+) -> None:
     bomb(tmp_path / "data.npz", "x", header((rows, MIB)), 4096, says=says)
-    assert "is damaged, or no .npz" in refused("fit", "data.npz", cwd=tmp_path, room=2**29)
+    assert "is damaged, or not an .npz" in refused("fit", "data.npz", cwd=tmp_path, room=2**29)
 
 
 def test_an_archive_that_really_shrinks_a_lot_is_read(tmp_path: Path) -> None:
@@ -79,19 +86,29 @@ def test_an_archive_that_really_shrinks_a_lot_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(10**12, 2), (2**62, 4), (-1, 3), (10**6, 10**6, 10**6)])
-def test_a_header_that_claims_a_gigantic_shape_makes_no_room_for_it(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_a_header_that_claims_a_gigantic_shape_makes_no_room_for_it(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
     with_x(tmp_path / "data.npz", header(shape) + bytes(48))
-    assert "is damaged, or no .npz" in refused("fit", "data.npz", cwd=tmp_path, room=2**29)
+    assert "is damaged, or not an .npz" in refused("fit", "data.npz", cwd=tmp_path, room=2**29)
 
 
 def test_small_numbers_may_not_become_a_large_table(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "data.npz", x=np.zeros((200_000, 1000), dtype=bool), y=np.zeros(200_000, dtype=int))
+    np.savez_compressed(
+        tmp_path / "data.npz",
+        x=np.zeros((200_000, 1000), dtype=bool),
+        y=np.zeros(200_000, dtype=int),
+    )
     assert "would take 1.5 GiB of memory" in refused("fit", "data.npz", cwd=tmp_path, room=10**9)
 
 
 def test_a_million_columns_are_refused(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "data.npz", x=np.zeros((3, 10**6), dtype=np.uint8), y=np.array([0, 1, -1]))
-    assert "data.npz has 1,000,000 columns, more than 100,000" in refused("fit", "data.npz", cwd=tmp_path)
+    np.savez_compressed(
+        tmp_path / "data.npz", x=np.zeros((3, 10**6), dtype=np.uint8), y=np.array([0, 1, -1])
+    )
+    assert "data.npz has 1,000,000 columns, more than 100,000" in refused(
+        "fit", "data.npz", cwd=tmp_path
+    )
 
 
 class Touch:
@@ -117,13 +134,13 @@ def test_a_header_of_nested_literals_is_not_parsed(tmp_path: Path) -> None:
     text = b"{'descr': " + b"(" * 30_000 + b")" * 30_000 + b"}\n"
     start = npy.magic(2, 0) + len(text).to_bytes(4, "little") + text
     with_x(tmp_path / "data.npz", start)
-    assert "is damaged, or no .npz" in refused("fit", "data.npz", cwd=tmp_path)
+    assert "is damaged, or not an .npz" in refused("fit", "data.npz", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_packers_that_numpy_does_not_use_are_not_unpacked(tmp_path: Path, kind: int) -> None:
     with_x(tmp_path / "data.npz", header((3, 2)) + bytes(48), compression=kind)
-    assert "is damaged, or no .npz" in refused("fit", "data.npz", cwd=tmp_path)
+    assert "is damaged, or not an .npz" in refused("fit", "data.npz", cwd=tmp_path)
 
 
 def test_names_that_lead_out_and_thousands_of_them_are_names_alone(tmp_path: Path) -> None:
@@ -147,7 +164,9 @@ def test_names_that_lead_out_and_thousands_of_them_are_names_alone(tmp_path: Pat
         ("evil.npy", header((1,), "<i4") + bytes(4)),
     ],
 )
-def test_snapshots_are_read_no_further_than_they_are_whole(tmp_path: Path, name: str, content: bytes) -> None:
+def test_snapshots_are_read_no_further_than_they_are_whole(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
     (tmp_path / name).write_bytes(content)
     assert "is damaged; fit again" in message_of(lambda: read_snapshots(tmp_path, 100), room=2**29)
     assert not Path("touched").exists()

@@ -1,4 +1,4 @@
-"""Paths and links of a stranger: nothing is read outside of the data's folder, nor what blocks or never ends."""
+"""A stranger's paths and links: nothing outside the data's folder is read, nor what never ends."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def inner_folder(home: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [linked, linked_folder, linked_device, circle, pipe, inner_folder])
-def test_what_is_no_file_within_the_folder_is_not_opened(home: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_within_the_folder_is_not_opened(
+    home: Path, make: Callable[[Path], None]
+) -> None:
     make(home)
     listed(home, "link.png")
     line = refused("fit", "list.csv", *TABLE, cwd=home)
@@ -114,7 +116,9 @@ def test_class_folders_follow_no_link_out(home: Path, make: Callable[[Path], Non
     for part in ("train", "val"):
         picture(home / "sets" / part / "cat" / "0.png")
     make(home / "sets" / "train" / "cat")
-    assert "is a link that leads nowhere or out of" in message_of(lambda: read_class_folders(str(home / "sets")))
+    assert "is a link that leads nowhere or out of" in message_of(
+        lambda: read_class_folders(str(home / "sets"))
+    )
 
 
 def test_a_pipe_among_images_is_left_alone(home: Path) -> None:
@@ -140,7 +144,9 @@ OPTIONS = ReadOptions(target=("y",), image="path")
 
 @pytest.mark.parametrize("name", ["data.csv", "data.parquet", "data.npz", "data.png"])
 @pytest.mark.parametrize("command", ["fit"])
-def test_a_pipe_or_device_by_the_name_of_data_is_not_opened(tmp_path: Path, name: str, command: str) -> None:
+def test_a_pipe_or_device_by_the_name_of_data_is_not_opened(
+    tmp_path: Path, name: str, command: str
+) -> None:
     os.mkfifo(tmp_path / name)
     assert f"{name} is not a regular file" in refused(command, name, cwd=tmp_path)
     (tmp_path / name).unlink()
@@ -153,11 +159,17 @@ def imdb_set(root: Path) -> Path:
 
 
 def cifar_set(root: Path) -> Path:
-    return write_cifar10(root, per_class=1, test_per_class=1) / "cifar-10-batches-py" / "data_batch_2"
+    return (
+        write_cifar10(root, per_class=1, test_per_class=1) / "cifar-10-batches-py" / "data_batch_2"
+    )
 
 
 def binary_set(root: Path) -> Path:
-    return write_cifar10(root, per_class=1, test_per_class=1, binary=True) / "cifar-10-batches-bin" / "data_batch_2.bin"
+    return (
+        write_cifar10(root, per_class=1, test_per_class=1, binary=True)
+        / "cifar-10-batches-bin"
+        / "data_batch_2.bin"
+    )
 
 
 def idx_set(root: Path) -> Path:
@@ -204,7 +216,9 @@ SETS: dict[str, tuple[Callable[[Path], Path], Callable[[str], Any]]] = {
 
 @pytest.mark.parametrize("kind", ["link out", "pipe", "device", "circle"])
 @pytest.mark.parametrize("name", SETS)
-def test_published_sets_are_plain_files_within_their_folder(name: str, kind: str, tmp_path: Path) -> None:
+def test_published_sets_are_plain_files_within_their_folder(
+    name: str, kind: str, tmp_path: Path
+) -> None:
     write, read = SETS[name]
     (tmp_path / "set").mkdir()
     path = write(tmp_path / "set")
@@ -228,7 +242,9 @@ def test_a_folder_of_reviews_may_not_lead_out(tmp_path: Path) -> None:
 
 def test_a_review_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     os.truncate(imdb_set(tmp_path / "set"), 2**40)
-    assert "0_2.txt has over 16 MiB, which no review has" in message_of(lambda: load_imdb(str(tmp_path / "set")))
+    assert "0_2.txt has over 16 MiB, which no review has" in message_of(
+        lambda: load_imdb(str(tmp_path / "set"))
+    )
 
 
 @pytest.mark.parametrize("name", ["../0.jpg", "/etc/hostname", "..\\0.jpg", "C:\\0.jpg"])

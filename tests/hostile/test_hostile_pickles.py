@@ -1,4 +1,7 @@
-"""Pickles and .mat files of a stranger: CIFAR's and AFLW's readers run nothing, and fill neither memory nor stack."""
+"""Pickles and .mat files of a stranger.
+
+CIFAR's and AFLW's readers run nothing, and fill neither memory nor stack.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ PROGRAMS = {
     "inst": b"(S'touch touched'\nios\nsystem\n.",
     "obj": b"(cos\nsystem\nS'touch touched'\no.",
     "newobj": b"\x80\x02csubprocess\nPopen\n(S'touch'\nS'touched'\nl\x85\x81.",
-    "newobj ex": b"\x80\x04\x8c\x0asubprocess\x8c\x05Popen\x93](\x8c\x05touch\x8c\x07touchede\x85}\x92.",
+    "newobj ex": b"\x80\x04\x8c\x0asubprocess\x8c\x05Popen\x93]"
+    b"(\x8c\x05touch\x8c\x07touchede\x85}\x92.",
     "build": b"c__main__\n__builtins__\n}S'x'\nS'y'\nsb.",
     "build of what is admitted": ENCODE + b"(N}S'made'\n}st" + b"b.",
     "ext": b"\x80\x02\x82\x01.",
@@ -68,16 +72,16 @@ def loaded(root: Path, program: bytes) -> str:
         os.chdir(root)
         return read_cifar10(str(root))
 
-    found = message_of(read, room=2**29)
+    actual = message_of(read, room=2**29)
     assert not (root / "touched").exists()
-    assert "data_batch_3" in found
-    return found
+    assert "data_batch_3" in actual
+    return actual
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_instruction_of_a_pickle_runs_anything(name: str, tmp_path: Path) -> None:
-    found = loaded(tmp_path, PROGRAMS[name])
-    assert "could run code, so it was not loaded" in found or "is damaged" in found
+    actual = loaded(tmp_path, PROGRAMS[name])
+    assert "could run code, so it was not loaded" in actual or "is damaged" in actual
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -123,7 +127,9 @@ def matrix(name: bytes, shape: tuple[int, int], kind: int) -> bytes:
 
 
 def mat(path: Path, *elements: bytes) -> None:
-    path.write_bytes(b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 0x0100) + b"IM" + b"".join(elements))
+    path.write_bytes(
+        b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 0x0100) + b"IM" + b"".join(elements)
+    )
 
 
 CELL, DOUBLE = 1, 6
@@ -142,18 +148,24 @@ def test_points_that_unpack_to_gibibytes_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_points_that_are_two_thousand_million_cells_are_refused(tmp_path: Path, packed: bool) -> None:
+def test_points_that_are_two_thousand_million_cells_are_refused(
+    tmp_path: Path, packed: bool
+) -> None:
     path = points(tmp_path)
     whole = element(14, matrix(b"gt", (2**31 - 1, 1), CELL))
     mat(path, element(PACKED, zlib.compress(whole)) if packed else whole)
-    assert "is missing, damaged, or lacks gt and hw" in message_of(lambda: read_imm(str(tmp_path)), room=2**29)
+    assert "is missing, damaged, or lacks gt and hw" in message_of(
+        lambda: read_imm(str(tmp_path)), room=2**29
+    )
 
 
 def test_points_of_a_gigantic_shape_make_no_room(tmp_path: Path) -> None:
     path = points(tmp_path)
     body = matrix(b"gt", (2**31 - 1, 2**31 - 1), DOUBLE) + struct.pack("<II", 9, 2**32 - 8)
     mat(path, struct.pack("<II", 14, len(body)) + body)
-    assert "is missing, damaged, or lacks gt and hw" in message_of(lambda: read_imm(str(tmp_path)), room=2**29)
+    assert "is missing, damaged, or lacks gt and hw" in message_of(
+        lambda: read_imm(str(tmp_path)), room=2**29
+    )
 
 
 def test_points_as_objects_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from confined import said
 
 @pytest.mark.parametrize("field", ["model.width", "model.depth"])
 @pytest.mark.parametrize("command", [("evaluate", "run"), ("predict", "fit", "data.csv")])
-def test_a_network_larger_than_its_checkpoint_is_not_built(field: str, command: tuple[str, ...], place: Path) -> None:
+def test_a_network_larger_than_its_checkpoint_is_not_built(
+    field: str, command: tuple[str, ...], place: Path
+) -> None:
     path = place / ("run" if command[0] == "evaluate" else "fit/l2i") / "config.json"
     plain = json.loads(path.read_text())
     plain["model"][field.partition(".")[2]] = 100_000 if field.endswith("width") else 10_000
@@ -20,7 +22,8 @@ def test_a_network_larger_than_its_checkpoint_is_not_built(field: str, command: 
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("batch.labeled", 10**9), ("data.workers", 1024), ("threads", 1024), ("probe_samples", 10**9)]
+    ("field", "value"),
+    [("batch.labeled", 10**9), ("data.workers", 1024), ("threads", 1024), ("probe_samples", 10**9)],
 )
 def test_a_run_that_asks_for_much_is_looked_at(field: str, value: int, place: Path) -> None:
     path = place / "run" / "config.json"

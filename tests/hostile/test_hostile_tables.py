@@ -1,4 +1,4 @@
-"""Tables of a stranger: too wide, too long, never ending, or a few bytes that stand for a billion cells."""
+"""A stranger's tables: too wide, too long, never ending, or a billion cells in a few bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_short_lines_of_a_table_that_is_not_large_are_filled_up(tmp_path: Path) 
 
 def test_a_first_line_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(b"y," + b"x" * 100_000_000)
-    assert "begins with a line of 67,108,864 characters or more" in refused("fit", "data.csv", *FIT, cwd=tmp_path)
+    assert "begins with a line of 67,108,864 characters or more" in refused(
+        "fit", "data.csv", *FIT, cwd=tmp_path
+    )
 
 
 def test_a_file_of_holes_is_not_read(tmp_path: Path) -> None:
@@ -56,7 +58,8 @@ def test_a_file_of_holes_is_not_read(tmp_path: Path) -> None:
         target = () if name.endswith(".npz") else FIT
         line = refused("fit", name, *target, cwd=tmp_path)
         assert (
-            f"{name} would take 64.0 GiB of memory, more than 1 GiB and 20 times its size on disk; it has holes" in line
+            f"{name} would take 64.0 GiB of memory, more than 1 GiB and 20 times its size on disk; "
+            "it has holes" in line
         )
 
 
@@ -65,14 +68,23 @@ def test_a_file_of_holes_is_not_read(tmp_path: Path) -> None:
     [
         ('x,y\n1,"' + "open\n" * 1_000_000, "cannot be read as a table"),
         ('"x,y\n' + "1,2\n" * 1_000_000, "cannot be read as a table"),
-        ("x,y\n1,2\n" + "\0" * 5_000_000, "has one class alone, '2'"),
+        ("x,y\n1,2\n" + "\0" * 5_000_000, "has only one class, '2'"),
         ("\0" * 5_000_000, "data.csv"),
-        ("x\0,y\n\0,\0\n", "has one class alone"),
+        ("x\0,y\n\0,\0\n", "has only one class"),
         ('"' * 1_000_001, "data.csv"),
     ],
-    ids=["open quote", "open quote in the header", "NUL at the end", "NUL alone", "NUL in cells", "quotes"],
+    ids=[
+        "open quote",
+        "open quote in the header",
+        "NUL at the end",
+        "NUL alone",
+        "NUL in cells",
+        "quotes",
+    ],
 )
-def test_quotes_that_are_never_closed_and_nul_bytes_end_in_a_message(text: str, message: str, tmp_path: Path) -> None:
+def test_quotes_that_are_never_closed_and_nul_bytes_end_in_a_message(
+    text: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "data.csv").write_text(text)
     assert message in refused("fit", "data.csv", *FIT, cwd=tmp_path)
 
@@ -82,7 +94,7 @@ def test_quotes_that_are_never_closed_and_nul_bytes_end_in_a_message(text: str, 
 )
 def test_packed_tables_are_not_unpacked(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b"x,y\n1,2\n"))
-    assert f"{name} is of no known kind" in refused("fit", name, *FIT, cwd=tmp_path)
+    assert f"{name} is of an unknown kind" in refused("fit", name, *FIT, cwd=tmp_path)
 
 
 def test_a_packed_table_by_the_name_of_a_plain_one_is_not_unpacked(tmp_path: Path) -> None:
@@ -97,7 +109,10 @@ def test_parquet_of_many_equal_rows_is_counted_before_it_is_read(tmp_path: Path)
             writer.write_table(one)
     assert (tmp_path / "data.parquet").stat().st_size < 1_000_000
     line = refused("fit", "data.parquet", *FIT, cwd=tmp_path, room=5 * 10**8)
-    assert "data.parquet would take 1.2 GiB of memory, more than 1 GiB and 20 times its size on disk; save it" in line
+    assert (
+        "data.parquet would take 1.2 GiB of memory, more than 1 GiB and 20 times its size on disk; "
+        "save it" in line
+    )
 
 
 def many_times(path: Path, **packed: Any) -> None:
@@ -122,20 +137,26 @@ def test_words_that_are_written_as_parts_of_others_are_not_read(tmp_path: Path) 
 
 
 def test_lists_are_left_out_unread_whatever_their_names(tmp_path: Path) -> None:
-    many = pa.ListArray.from_arrays([0, 30_000_000, *[30_000_000] * 39], pa.array(np.zeros(30_000_000, dtype=np.int8)))
+    many = pa.ListArray.from_arrays(
+        [0, 30_000_000, *[30_000_000] * 39], pa.array(np.zeros(30_000_000, dtype=np.int8))
+    )
     columns = {"x": pa.array(np.arange(40.0)), "x.more": many, "y": pa.array(np.arange(40) % 2)}
     pq.write_table(pa.table(columns), tmp_path / "data.parquet")
 
     def notes() -> tuple[str, ...]:
         return read(tmp_path / "data.parquet").notes
 
-    assert "left out, as their cells are neither words nor numbers: 'x.more'" in confined(notes, room=8 * 10**7)
+    assert "left out, as their cells are neither words nor numbers: 'x.more'" in confined(
+        notes, room=8 * 10**7
+    )
 
 
 def test_parquet_of_too_many_columns_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([(f"c{i}", pa.int8()) for i in range(100_001)])
     pq.write_metadata(schema, tmp_path / "data.parquet", store_schema=False)
-    assert "has 100,001 columns, more than 100,000" in refused("fit", "data.parquet", *FIT, cwd=tmp_path)
+    assert "has 100,001 columns, more than 100,000" in refused(
+        "fit", "data.parquet", *FIT, cwd=tmp_path
+    )
 
 
 class Touch:
@@ -145,10 +166,14 @@ class Touch:
         return os.system, ("touch touched",)
 
 
-def test_pickles_in_the_types_of_columns_and_in_the_words_of_pandas_are_not_loaded(tmp_path: Path) -> None:
+def test_pickles_in_the_types_of_columns_and_in_the_words_of_pandas_are_not_loaded(
+    tmp_path: Path,
+) -> None:
     harm = pickle.dumps(Touch(), protocol=0)
     own = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": harm}
-    schema = pa.schema([pa.field("x", pa.int64(), metadata=own), pa.field("y", pa.int64())], {b"pandas": harm})
+    schema = pa.schema(
+        [pa.field("x", pa.int64(), metadata=own), pa.field("y", pa.int64())], {b"pandas": harm}
+    )
     table = pa.table({"x": np.arange(40), "y": np.arange(40) % 2}, schema=schema)
     pq.write_table(table, tmp_path / "data.parquet")
 

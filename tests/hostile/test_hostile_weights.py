@@ -1,4 +1,4 @@
-"""Pretrained weights of a stranger: a folder's code and pickles are not run, and its words make no room for much."""
+"""A stranger's pretrained weights: code and pickles are not run, and words allocate little."""
 
 from __future__ import annotations
 
@@ -21,7 +21,20 @@ from transformers.models.bert import modeling_bert  # noqa: F401
 
 from tiny_encoder import tiny_encoder
 
-FIT = ("fit", "data.csv", "--target", "y", "--text", "text", "--encoder", "weights", "--steps", "1", "--device", "cpu")
+FIT = (
+    "fit",
+    "data.csv",
+    "--target",
+    "y",
+    "--text",
+    "text",
+    "--encoder",
+    "weights",
+    "--steps",
+    "1",
+    "--device",
+    "cpu",
+)
 CODE = "import pathlib\npathlib.Path('touched').touch()\nclass Own: pass\n"
 
 
@@ -29,7 +42,11 @@ CODE = "import pathlib\npathlib.Path('touched').touch()\nclass Own: pass\n"
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     tiny_encoder(folder / "weights", width=16, depth=1)
-    rows = [f"the film was {word},{y}" for word, y in (("great", "a"), ("dull", "b"), ("witty", "")) for _ in range(8)]
+    rows = [
+        f"the film was {word},{y}"
+        for word, y in (("great", "a"), ("dull", "b"), ("witty", ""))
+        for _ in range(8)
+    ]
     (folder / "data.csv").write_text("text,y\n" + "\n".join(rows) + "\n")
     return folder
 
@@ -60,7 +77,11 @@ def pickle_by_another_name(folder: Path) -> None:
 
 
 def own_code(folder: Path) -> None:
-    edit(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModel": "own.Own"})
+    edit(
+        folder / "config.json",
+        model_type="own",
+        auto_map={"AutoConfig": "own.Own", "AutoModel": "own.Own"},
+    )
     (folder / "own.py").write_text(CODE)
 
 
@@ -70,12 +91,20 @@ def own_model(folder: Path) -> None:
 
 
 def own_tokenizer(folder: Path) -> None:
-    edit(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", "own.Own"]})
+    edit(
+        folder / "tokenizer_config.json",
+        tokenizer_class="Own",
+        auto_map={"AutoTokenizer": ["own.Own", "own.Own"]},
+    )
     (folder / "own.py").write_text(CODE)
 
 
 def own_attention(folder: Path) -> None:
-    edit(folder / "config.json", _attn_implementation="stranger/kernel", attn_implementation="stranger/kernel")
+    edit(
+        folder / "config.json",
+        _attn_implementation="stranger/kernel",
+        attn_implementation="stranger/kernel",
+    )
 
 
 def templated(folder: Path) -> None:
@@ -104,7 +133,9 @@ def shards_elsewhere(folder: Path) -> None:
     shutil.move(folder / "model.safetensors", folder.parent / "secret.safetensors")
     save_file({"a": torch.zeros(1)}, folder / "other.safetensors", {"format": "pt"})
     named = dict.fromkeys(tensors, "../secret.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": named}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": named})
+    )
 
 
 def long_header(folder: Path) -> None:
@@ -112,7 +143,9 @@ def long_header(folder: Path) -> None:
 
 
 def nested(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "bert", "a": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    (folder / "config.json").write_text(
+        '{"model_type": "bert", "a": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    )
 
 
 def nested_tokenizer(folder: Path) -> None:
@@ -147,7 +180,11 @@ SPOILT: dict[str, Callable[[Path], object]] = {
 }
 
 
-UNUSED = ("own_model", "own_tokenizer", "templated")  # a BERT needs no code of its own, and texts no template
+UNUSED = (
+    "own_model",
+    "own_tokenizer",
+    "templated",
+)  # a BERT needs no code of its own, and texts no template
 
 
 @pytest.mark.parametrize("name", SPOILT)

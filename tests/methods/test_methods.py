@@ -13,10 +13,11 @@ from l2i.bilevel.problem import Imputed
 from l2i.methods import METHODS
 from l2i.methods.mixmatch import MixMatch
 from l2i.registry import load_registered
-from problems import Problem, imputing_methods, problem
+from l2i.training.step import compute_costs
+from problems import ToyProblem, imputing_methods, problem
 
 
-def outputs(p: Problem, view: str) -> torch.Tensor:
+def outputs(p: ToyProblem, view: str) -> torch.Tensor:
     return lookahead(p.model, p.params)(p.batch.unlabeled.views[view]).detach()
 
 
@@ -48,10 +49,13 @@ def test_no_gradient_reaches_the_labels_in_the_base_step(method: str, task: str)
     p = problem(method, task)
     net = lookahead(p.model, p.params)
     imputer = lookahead(problem(method, task).model, p.params)
-    costs = p.method.compute_costs(p.task, net, imputer, p.batch)
+    costs = compute_costs(p.method, p.task, net, imputer, p.batch)
     fixed = p.method.impute(p.task, imputer, p.batch).detach()
     wanted = p.method.student(p.task, net, p.batch).cost_of(net, fixed)
-    got, want = (torch.autograd.grad(c, list(p.params.values()), retain_graph=True) for c in (costs.c_u, wanted))
+    got, want = (
+        torch.autograd.grad(c, list(p.params.values()), retain_graph=True)
+        for c in (costs.c_u, wanted)
+    )
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
@@ -109,7 +113,7 @@ def test_mixmatch_keeps_the_larger_share_of_a_row_for_itself() -> None:
 def test_supervised_looks_at_no_unlabelled_sample() -> None:
     p = problem("supervised")
     assert p.method.views == ()
-    costs = p.method.compute_costs(p.task, lookahead(p.model, p.params), lambda x: x, p.batch)
+    costs = compute_costs(p.method, p.task, lookahead(p.model, p.params), lambda x: x, p.batch)
     assert float(costs.c_u) == 0.0
     assert float(costs.c_t.detach()) > 0.0
 
@@ -126,7 +130,7 @@ def test_a_ramp_may_be_a_share_of_the_run() -> None:
 
 
 def test_vat_finds_the_direction_in_which_the_prediction_changes_the_most() -> None:
-    """The oracle is the curvature of the divergence at x, whose top eigenvector one power iteration approaches."""
+    """The oracle is the divergence's curvature at x; one iteration nears its top eigenvector."""
     p = problem("vat")
     x, net = p.batch.unlabeled.weak, lookahead(p.model, p.params)
     method = dataclasses.replace(p.method, epsilon=0.01)
@@ -135,7 +139,9 @@ def test_vat_finds_the_direction_in_which_the_prediction_changes_the_most() -> N
 
     def divergence(moved: torch.Tensor) -> torch.Tensor:
         target = net(x).detach()
-        return F.kl_div(net(moved).log_softmax(1), target.log_softmax(1), reduction="none", log_target=True).sum()
+        return F.kl_div(
+            net(moved).log_softmax(1), target.log_softmax(1), reduction="none", log_target=True
+        ).sum()
 
     noise = p.batch.unlabeled.noise / p.batch.unlabeled.noise.norm(dim=1, keepdim=True)
     step = torch.autograd.functional.hvp(divergence, x, noise)[1]
@@ -152,7 +158,10 @@ def test_vat_learns_the_divergence_and_less_entropy() -> None:
     kl = F.kl_div(f.log_softmax(1), z.z, reduction="batchmean")
     assert float(student.cost(f, z)) == pytest.approx(float(kl))
     entropy = torch.distributions.Categorical(logits=outputs(p, "weak")).entropy().mean()
-    plain, more = (dataclasses.replace(p.method, entropy=e).compute_costs(p.task, net, net, p.batch) for e in (0.0, 0.5))
+    plain, more = (
+        compute_costs(dataclasses.replace(p.method, entropy=e), p.task, net, net, p.batch)
+        for e in (0.0, 0.5)
+    )
     assert torch.allclose(more.c_t - plain.c_t, 0.5 * entropy)  # beside C^T: λ does not ramp it up
     assert torch.equal(more.c_u, plain.c_u)
 
@@ -193,10 +202,11 @@ def test_uda_learns_sharpened_labels_where_they_are_confident() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annealing", "limit"), [("linear", 0.3), ("log", 1 - math.exp(-1.5)), ("exp", math.exp(-3.5)), ("none", 1.0)]
+    ("annealing", "limit"),
+    [("linear", 0.3), ("log", 1 - math.exp(-1.5)), ("exp", math.exp(-3.5)), ("none", 1.0)],
 )
 def test_uda_releases_the_training_signal_step_by_step(annealing: str, limit: float) -> None:
-    """At 30 % of the run; with 4 classes, samples predicted with more than limit·3/4 + 1/4 no longer count."""
+    """At 30 % of the run; of 4 classes, predictions above limit·3/4 + 1/4 no longer count."""
     p = problem("uda")
     method = dataclasses.replace(p.method, annealing=annealing)
     y = p.batch.labeled.y
@@ -205,7 +215,9 @@ def test_uda_releases_the_training_signal_step_by_step(annealing: str, limit: fl
     counts = right <= limit * 0.75 + 0.25
     assert 0 < int(counts.sum()) <= len(y)
     wanted = -right[counts].log().mean()
-    cost = method.supervised(p.task, lookahead(p.model, p.params), p.batch).cost(f, p.impute().detach())
+    cost = method.supervised(p.task, lookahead(p.model, p.params), p.batch).cost(
+        f, p.impute().detach()
+    )
     assert float(cost) == pytest.approx(float(wanted))
 
 
@@ -213,10 +225,15 @@ def test_the_entropy_beside_vat_has_its_gradient() -> None:
     p = problem("vat")
     net, params = lookahead(p.model, p.params), list(p.params.values())
     without, more = (
-        torch.autograd.grad(dataclasses.replace(p.method, entropy=e).compute_costs(p.task, net, net, p.batch).c_t, params)
+        torch.autograd.grad(
+            compute_costs(dataclasses.replace(p.method, entropy=e), p.task, net, net, p.batch).c_t,
+            params,
+        )
         for e in (0.0, 0.5)
     )
-    entropy = 0.5 * torch.distributions.Categorical(logits=net(p.batch.unlabeled.weak)).entropy().mean()
+    entropy = (
+        0.5 * torch.distributions.Categorical(logits=net(p.batch.unlabeled.weak)).entropy().mean()
+    )
     for a, b, wanted in zip(without, more, torch.autograd.grad(entropy, params), strict=True):
         assert torch.allclose(b - a, wanted, atol=1e-10)
 

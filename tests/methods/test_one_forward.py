@@ -1,4 +1,4 @@
-"""FixMatch, UDA and MixMatch with all samples in one forward, against the same written plainly in float64."""
+"""FixMatch, UDA and MixMatch with all samples in one forward, against plain float64 versions."""
 
 import copy
 import dataclasses
@@ -12,19 +12,19 @@ from l2i import Trainer, recipes, replace
 from l2i.bilevel import lookahead
 from l2i.errors import InputError
 from l2i.methods import METHODS
-from l2i.methods.base import ConcatForward
 from l2i.registry import load_registered
-from problems import FLOAT64, Problem, network, problem
+from l2i.training.step import ConcatForward, compute_costs
+from problems import FLOAT64, ToyProblem, network, problem
 
 
-def joined(name: str) -> Problem:
+def joined(name: str) -> ToyProblem:
     p = problem(name)
     return p._replace(method=dataclasses.replace(p.method, one_forward=True))
 
 
-def gradients(p: Problem) -> list[torch.Tensor]:
+def gradients(p: ToyProblem) -> list[torch.Tensor]:
     net = lookahead(p.model, p.params)
-    costs = p.method.compute_costs(p.task, net, net, p.batch)
+    costs = compute_costs(p.method, p.task, net, net, p.batch)
     return list(torch.autograd.grad(costs.c_t + costs.c_u, list(p.params.values())))
 
 
@@ -39,13 +39,15 @@ def test_the_costs_are_those_of_one_pass_through_batchnorm() -> None:
     c_t = F.cross_entropy(labelled, x.y)
     c_u = (F.cross_entropy(strong, label, reduction="none") * mask).mean()
     net = lookahead(p.model, p.params)
-    costs = p.method.compute_costs(p.task, net, net, p.batch)
+    costs = compute_costs(p.method, p.task, net, net, p.batch)
     assert costs.one_forward
     torch.testing.assert_close((costs.c_t, costs.c_u), (c_t, c_u), rtol=1e-12, atol=0)
     wanted = torch.autograd.grad(c_t + c_u, list(p.params.values()))
     torch.testing.assert_close(gradients(p), list(wanted), rtol=1e-9, atol=1e-12)
     assert costs.mask_by_class is not None
-    torch.testing.assert_close(costs.mask_by_class, (F.one_hot(label, f.shape[1]) * mask.unsqueeze(1)).double().mean(0))
+    torch.testing.assert_close(
+        costs.mask_by_class, (F.one_hot(label, f.shape[1]) * mask.unsqueeze(1)).double().mean(0)
+    )
 
 
 def test_mixmatch_passes_its_mixed_rows_at_once_and_imputes_apart() -> None:
@@ -55,7 +57,7 @@ def test_mixmatch_passes_its_mixed_rows_at_once_and_imputes_apart() -> None:
     f = p.model(rows)
     c_t, c_u = p.supervised().cost(f[:first], imputed), p.student().cost(f[first:], imputed)
     net = lookahead(p.model, p.params)
-    costs = p.method.compute_costs(p.task, net, net, p.batch)
+    costs = compute_costs(p.method, p.task, net, net, p.batch)
     torch.testing.assert_close((costs.c_t, costs.c_u), (c_t, c_u), rtol=1e-12, atol=0)
     wanted = torch.autograd.grad(c_t + c_u, list(p.params.values()))
     torch.testing.assert_close(gradients(p), list(wanted), rtol=1e-9, atol=1e-12)
@@ -74,9 +76,16 @@ def test_it_matters_where_statistics_are_shared_and_nowhere_else(name: str) -> N
 @pytest.mark.parametrize("name", ["fixmatch", "uda"])
 def test_the_trainer_takes_one_backward_and_moves_statistics_once(name: str) -> None:
     chosen = load_registered("method", METHODS, name)(threshold=0.2, weight=2.0, one_forward=True)
-    run = replace(recipes.get("digits/fixmatch-40"), device="cpu", precision="float64", method=chosen)
+    run = replace(
+        recipes.get("digits/fixmatch-40"), device="cpu", precision="float64", method=chosen
+    )
     trainer = Trainer(run)
-    model, method, task, batch = copy.deepcopy(trainer.model), run.method, trainer.task, trainer.loader.draw_batch(0)
+    model, method, task, batch = (
+        copy.deepcopy(trainer.model),
+        run.method,
+        trainer.task,
+        trainer.loader.draw_batch(0),
+    )
     got = trainer.base_gradient(batch, 0)
     u = batch.unlabeled
     f = model(torch.cat([batch.labeled.x, u.weak, u.strong]))
@@ -93,22 +102,33 @@ def test_the_trainer_takes_one_backward_and_moves_statistics_once(name: str) -> 
 
 
 def outer_trainer(*, one_forward: bool, unlabeled: int, share: bool) -> Trainer:
-    sections = {"method": {"one_forward": one_forward}, "l2i": {"outer_batch_size": unlabeled, "share": share}}
-    return Trainer(replace(recipes.get("digits/fixmatch-l2i-40"), device="cpu", precision="float64", **sections))
+    sections = {"method": {"one_forward": one_forward}, "l2i": {"outer_batch_size": unlabeled}}
+    trainer = Trainer(
+        replace(
+            recipes.get("digits/fixmatch-l2i-40"), device="cpu", precision="float64", **sections
+        )
+    )
+    assert trainer.gradients.reuses_forward
+    trainer.gradients.reuses_forward = share
+    return trainer
 
 
 @pytest.mark.parametrize("unlabeled", [0, 16])
 def test_the_outer_step_is_the_same(unlabeled: int) -> None:
     """Its labels and its student are passed for themselves: the base step alone changes."""
-    trainers = [outer_trainer(one_forward=each, unlabeled=unlabeled, share=False) for each in (False, True)]
-    found = [trainer.outer_gradient(trainer.loader.draw_batch(0), 0) for trainer in trainers]
-    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-15)
+    trainers = [
+        outer_trainer(one_forward=each, unlabeled=unlabeled, share=False) for each in (False, True)
+    ]
+    actual = [trainer.outer_gradient(trainer.loader.draw_batch(0), 0) for trainer in trainers]
+    torch.testing.assert_close(*actual, rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.parametrize("unlabeled", [0, 16])
 def test_l2i_steps_with_it_whether_or_not_forwards_are_shared(unlabeled: int) -> None:
-    """What the steps share under `l2i.share` is nothing here, so that both ways end at the same θ."""
-    trainers = [outer_trainer(one_forward=True, unlabeled=unlabeled, share=each) for each in (False, True)]
+    """What the steps could share is nothing here, so that both ways end at the same θ."""
+    trainers = [
+        outer_trainer(one_forward=True, unlabeled=unlabeled, share=each) for each in (False, True)
+    ]
     for trainer in trainers:
         for t in range(3):
             trainer.step(t)
@@ -119,10 +139,14 @@ def test_l2i_steps_with_it_whether_or_not_forwards_are_shared(unlabeled: int) ->
 
 def test_a_batch_that_is_asked_for_twice_is_passed_once() -> None:
     sizes = []
-    net = ConcatForward(lambda x: (sizes.append(len(x)), 2 * x)[1], a := torch.ones(2, 3), b := torch.zeros(4, 3), b)
+    net = ConcatForward(
+        lambda x: (sizes.append(len(x)), 2 * x)[1], a := torch.ones(2, 3), b := torch.zeros(4, 3), b
+    )
     assert sizes == [6] and torch.equal(net(a), 2 * a) and torch.equal(net(b), b)
 
 
 def test_samples_of_several_shapes_are_refused() -> None:
-    with pytest.raises(InputError, match=r"one_forward is for samples of one shape, not \[3\], \[4\]; leave it out"):
+    with pytest.raises(
+        InputError, match=r"one_forward is for samples of one shape, not \[3\], \[4\]; leave it out"
+    ):
         ConcatForward(lambda x: x, torch.zeros(2, 3), torch.zeros(2, 4))

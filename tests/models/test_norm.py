@@ -18,12 +18,24 @@ from derivatives import (
     twice,
 )
 from l2i.kernels import batchnorm as norm
-from l2i.kernels.batchnorm import FusedNormAct, NormAct, compute_norm_act_grads, compute_norm_act_jvp
+from l2i.kernels.batchnorm import (
+    FusedNormAct,
+    NormAct,
+    compute_norm_act_grads,
+    compute_norm_act_jvp,
+)
 from problems import relative
 
 EPS, SLOPE = 1e-5, 0.1
 CHANNELS_LAST = {"memory_format": torch.channels_last}
-SHAPES = [(64, 128, 8, 8), (64, 64, 16, 16), (65, 32, 32, 32), (5, 16, 9, 9), (3, 48, 7, 5), (2, 3, 300, 301)]
+SHAPES = [
+    (64, 128, 8, 8),
+    (64, 64, 16, 16),
+    (65, 32, 32, 32),
+    (5, 16, 9, 9),
+    (3, 48, 7, 5),
+    (2, 3, 300, 301),
+]
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
@@ -53,9 +65,9 @@ def test_the_gradient_formula_is_autograds_and_can_be_differentiated() -> None:
     inputs = leaves(draw(), dtype=torch.float64)
     dy, v = torch.randn_like(inputs[0]), torch.randn_like(inputs[0])
     wanted = torch.autograd.grad(reference(*inputs), inputs, dy, create_graph=True)
-    found = compute_norm_act_grads(*inputs, dy, eps=EPS, slope=SLOPE)
-    assert relative(flat(found).detach(), flat(wanted).detach()) < 1e-10
-    again = [torch.autograd.grad((first[0] * v).sum(), inputs[:2]) for first in (found, wanted)]
+    actual = compute_norm_act_grads(*inputs, dy, eps=EPS, slope=SLOPE)
+    assert relative(flat(actual).detach(), flat(wanted).detach()) < 1e-10
+    again = [torch.autograd.grad((first[0] * v).sum(), inputs[:2]) for first in (actual, wanted)]
     assert relative(flat(again[0]), flat(again[1])) < 1e-10
 
 
@@ -64,8 +76,8 @@ def test_the_tangent_formula_is_forward_modes(which: tuple[bool, ...]) -> None:
     inputs = leaves(draw(), dtype=torch.float64)
     dots = tuple(torch.randn_like(value) for value in inputs)
     given = [dot if on else None for dot, on in zip(dots, which, strict=True)]
-    found = compute_norm_act_jvp(*inputs, *given, eps=EPS, slope=SLOPE)
-    assert relative(found.detach(), directional(reference, inputs, dots, which).detach()) < 1e-10
+    actual = compute_norm_act_jvp(*inputs, *given, eps=EPS, slope=SLOPE)
+    assert relative(actual.detach(), directional(reference, inputs, dots, which).detach()) < 1e-10
 
 
 @pytest.fixture
@@ -76,9 +88,17 @@ def fused_by_formulas(monkeypatch: pytest.MonkeyPatch) -> object:
         return [value.detach() for value in saved[:3]]
 
     kernels = SimpleNamespace(
-        forward=lambda x, weight, bias, running, **_: (reference(x, weight, bias), x.mean(), x.std()),
-        backward=lambda saved, dy, slope: compute_norm_act_grads(*detached(saved), dy.detach(), eps=EPS, slope=slope),
-        jvp=lambda saved, *dots, slope: compute_norm_act_jvp(*detached(saved), *dots, eps=EPS, slope=slope),
+        forward=lambda x, weight, bias, running, **_: (
+            reference(x, weight, bias),
+            x.mean(),
+            x.std(),
+        ),
+        backward=lambda saved, dy, slope: compute_norm_act_grads(
+            *detached(saved), dy.detach(), eps=EPS, slope=slope
+        ),
+        jvp=lambda saved, *dots, slope: compute_norm_act_jvp(
+            *detached(saved), *dots, eps=EPS, slope=slope
+        ),
     )
     monkeypatch.setattr(norm, "_load_kernels", lambda: kernels)
     return lambda x, weight, bias: FusedNormAct.apply(x, weight, bias, None, 0.1, EPS, SLOPE)
@@ -86,13 +106,19 @@ def fused_by_formulas(monkeypatch: pytest.MonkeyPatch) -> object:
 
 @pytest.mark.parametrize("graph", [torch.no_grad, torch.enable_grad])
 @pytest.mark.parametrize("which", [(True, True, True), (False, True, True), (True, False, False)])
-def test_the_fused_function_has_forward_mode(fused_by_formulas: object, graph: type, which: tuple[bool, ...]) -> None:
+def test_the_fused_function_has_forward_mode(
+    fused_by_formulas: object, graph: type, which: tuple[bool, ...]
+) -> None:
     with graph():
-        assert agree_in_forward_mode(fused_by_formulas, reference, leaves(draw(), dtype=torch.float64), which)
+        assert agree_in_forward_mode(
+            fused_by_formulas, reference, leaves(draw(), dtype=torch.float64), which
+        )
 
 
 def test_derivatives_of_the_fused_function_can_be_differentiated(fused_by_formulas: object) -> None:
-    assert agree_in_second_derivatives(fused_by_formulas, reference, leaves(draw(), dtype=torch.float64))
+    assert agree_in_second_derivatives(
+        fused_by_formulas, reference, leaves(draw(), dtype=torch.float64)
+    )
 
 
 class Case:
@@ -105,7 +131,9 @@ class Case:
         self.exact = leaves(self.fused, dtype=torch.float64)
         with torch.no_grad():
             pre = F.batch_norm(self.exact[0], None, None, *self.exact[1:], training=True, eps=EPS)
-        self.clear = pre.abs() > 1e-3  # elsewhere rounding may choose the other branch of the leaky ReLU
+        self.clear = (
+            pre.abs() > 1e-3
+        )  # elsewhere rounding may choose the other branch of the leaky ReLU
         self.dy = self.draw_like(self.fused[0]) * self.clear
         self.dots = tuple(self.draw_like(value) for value in self.fused)
 
@@ -130,8 +158,8 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(*request.param)
 
 
-def close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
-    return relative(found.detach().double(), wanted.detach()) < TOLERANCES[dtype]
+def close(actual: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
+    return relative(actual.detach().double(), wanted.detach()) < TOLERANCES[dtype]
 
 
 @pytest.mark.gpu
@@ -160,16 +188,20 @@ def test_fused_running_statistics_are_batch_norms(case: Case) -> None:
 def test_fused_forward_mode_is_exact(case: Case, which: tuple[bool, ...]) -> None:
     exact_dots = tuple(dot.double() for dot in case.dots)
     with torch.no_grad():
-        found = directional(case, case.fused, case.dots, which)
+        actual = directional(case, case.fused, case.dots, which)
         wanted = directional(reference, case.exact, exact_dots, which)
-    assert close(found * case.clear, wanted * case.clear, case.dy.dtype)
+    assert close(actual * case.clear, wanted * case.clear, case.dy.dtype)
 
 
 @pytest.mark.gpu
 def test_fused_derivatives_can_be_differentiated(case: Case) -> None:
-    wanted = twice(reference, case.exact, case.dy.double(), tuple(dot.double() for dot in case.dots))
+    wanted = twice(
+        reference, case.exact, case.dy.double(), tuple(dot.double() for dot in case.dots)
+    )
     assert close(twice(case, case.fused, case.dy, case.dots), wanted, case.dy.dtype)
-    assert close(directional(gradient_of(case, case.dy), case.fused, case.dots), wanted, case.dy.dtype)
+    assert close(
+        directional(gradient_of(case, case.dy), case.fused, case.dots), wanted, case.dy.dtype
+    )
 
 
 @pytest.mark.gpu
@@ -199,5 +231,8 @@ def test_the_kernels_can_be_captured(case: Case) -> None:
 @pytest.mark.gpu
 def test_other_layouts_and_eval_mode_take_pytorchs_kernels() -> None:
     case = Case(torch.float32, SHAPES[0])
-    for module, x in [(case.module, case.fused[0].contiguous()), (case.module.eval(), case.fused[0])]:
+    for module, x in [
+        (case.module, case.fused[0].contiguous()),
+        (case.module.eval(), case.fused[0]),
+    ]:
         assert type(module(x).grad_fn).__name__.startswith("LeakyRelu")

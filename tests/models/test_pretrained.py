@@ -11,9 +11,21 @@ from torch import nn
 
 from l2i.errors import InputError
 from l2i.models.base import ModelConfig
-from l2i.models.huggingface import announce_hub_lookup, build_empty_body, load_body, load_config, load_tokenizer
+from l2i.models.huggingface import (
+    announce_hub_lookup,
+    build_empty_body,
+    load_body,
+    load_config,
+    load_tokenizer,
+)
 from l2i.models.huggingface import save_text_config as save
-from l2i.models.text_encoder import TextEncoder, build_empty_encoder, encoder, get_max_tokens, resolve_pooling
+from l2i.models.text_encoder import (
+    TextEncoder,
+    build_empty_encoder,
+    encoder,
+    get_max_tokens,
+    resolve_pooling,
+)
 from l2i.training.optimizer import layerwise_lr_scales
 from tiny_encoder import tiny_encoder
 
@@ -36,7 +48,9 @@ def tiny(made: str, tmp_path: Path) -> Path:
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("L2I_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # which reads the variable but once
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HF_HUB_OFFLINE", True
+    )  # which reads the variable but once
 
 
 def network(weights: object, **changed: object) -> ModelConfig:
@@ -56,21 +70,25 @@ def edit(path: Path, **changed: object) -> None:
     path.write_text(json.dumps((json.loads(path.read_text()) if path.is_file() else {}) | changed))
 
 
-def pooling(weights: object, **changed: object) -> str:
-    asked = network(weights, **changed)
+def pooling(weights: object) -> str:
+    asked = network(weights)
     return resolve_pooling(load_body(asked), asked)
 
 
-def test_loading_prints_nothing_but_that_the_hub_is_asked(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_prints_nothing_but_that_the_hub_is_asked(
+    tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from transformers import BertConfig, BertForMaskedLM
     from transformers.utils import logging
 
-    BertForMaskedLM(BertConfig(**SIZES)).save_pretrained(tiny)  # a head that is not used, and no pooler
+    BertForMaskedLM(BertConfig(**SIZES)).save_pretrained(
+        tiny
+    )  # a head that is not used, and no pooler
     before = logging.get_verbosity(), logging.is_progress_bar_enabled(), capfd.readouterr()
     announce_hub_lookup.cache_clear()
     load_tokenizer(str(tiny))
     load_config(str(tiny))
-    encoder((8,), 2, network(tiny, gradient_checkpointing=True)).train()(torch.ones(2, 8, dtype=torch.long)).sum().backward()
+    encoder((8,), 2, network(tiny)).train()(torch.ones(2, 8, dtype=torch.long)).sum().backward()
     save(str(tiny), tiny)
     for name in ("no-such-name", "nobody/no-such-name"):
         with pytest.raises(InputError):
@@ -94,15 +112,9 @@ def test_pooling_is_as_the_weights_were_trained(tiny: Path, tmp_path: Path) -> N
     ):
         edit(asked, **known)
         assert pooling(tiny) == wanted
-    assert pooling(tiny, pooling="pooler") == "pooler"
     asked.write_text("{")
     with pytest.raises(InputError, match="tiny cannot be read"):
         pooling(tiny)
-
-
-def test_a_pooler_that_is_not_there_cannot_be_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no pooler; use model.pooling='mean' or 'first'"):  # noqa: RUF043
-        pooling(saved(tmp_path, "distilbert"), pooling="pooler")
 
 
 def test_names_are_looked_up_in_the_cache_of_the_hub(
@@ -110,10 +122,10 @@ def test_names_are_looked_up_in_the_cache_of_the_hub(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     edit(tiny / "1_Pooling" / "config.json", pooling_mode_mean_tokens=True)
-    kept = tmp_path / "hub" / "models--some--bert"
-    shutil.copytree(tiny, kept / "snapshots" / ("0" * 40))
-    (kept / "refs").mkdir()
-    (kept / "refs" / "main").write_text("0" * 40)
+    stored = tmp_path / "hub" / "models--some--bert"
+    shutil.copytree(tiny, stored / "snapshots" / ("0" * 40))
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text("0" * 40)
     assert pooling("some/bert") == "mean"
     assert load_tokenizer("some/bert").get_vocab() == load_tokenizer(str(tiny)).get_vocab()
 
@@ -123,9 +135,9 @@ def test_dropout_within_an_encoder_is_as_asked(tmp_path: Path, name: str) -> Non
     folder = saved(tmp_path, name)
     for asked, wanted in ((0.0, {0.0}), (0.3, {0.3}), (None, {0.1})):
         body = load_body(network(folder, encoder_dropout=asked))
-        found = {m.p for m in body.modules() if isinstance(m, nn.Dropout)}
-        found |= {m.drop_prob for m in body.modules() if hasattr(m, "drop_prob")}
-        assert found == wanted
+        actual = {m.p for m in body.modules() if isinstance(m, nn.Dropout)}
+        actual |= {m.drop_prob for m in body.modules() if hasattr(m, "drop_prob")}
+        assert actual == wanted
 
 
 def test_the_same_seed_gives_the_same_head_and_the_body_is_that_of_the_file(made: str) -> None:
@@ -133,7 +145,9 @@ def test_the_same_seed_gives_the_same_head_and_the_body_is_that_of_the_file(made
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         models.append(encoder((8,), 2, network(made)))
-    first, same, other = ([p.detach() for p in (m.head.weight, m.body.pooler.dense.weight)] for m in models)
+    first, same, other = (
+        [p.detach() for p in (m.head.weight, m.body.pooler.dense.weight)] for m in models
+    )
     assert torch.equal(first[0], same[0])
     assert not torch.equal(first[0], other[0])
     assert torch.equal(first[1], other[1])
@@ -143,20 +157,27 @@ def test_half_precision_on_disk_is_float32_here(tiny: Path) -> None:
     body = load_body(network(tiny))
     body.half().save_pretrained(tiny)
     assert json.loads((tiny / "config.json").read_text())["dtype"] == "float16"
-    for found in (load_body(network(tiny)), build_empty_body(str(tiny))):
-        assert {p.dtype for p in found.parameters()} == {torch.float32}
-    assert torch.equal(load_body(network(tiny)).pooler.dense.weight, body.pooler.dense.weight.float())
+    for actual in (load_body(network(tiny)), build_empty_body(str(tiny))):
+        assert {p.dtype for p in actual.parameters()} == {torch.float32}
+    assert torch.equal(
+        load_body(network(tiny)).pooler.dense.weight, body.pooler.dense.weight.float()
+    )
 
 
 def test_what_a_fit_keeps_reads_texts_as_the_weights_did(tiny: Path, tmp_path: Path) -> None:
     edit(tiny / "1_Pooling" / "config.json", pooling_mode_cls_token=True)
     (tmp_path / "kept").mkdir()
     save(str(tiny), tmp_path / "kept")
-    model, blank = encoder((8,), 2, network(tiny)).eval(), build_empty_encoder(2, network(tmp_path / "kept")).eval()
+    model, blank = (
+        encoder((8,), 2, network(tiny)).eval(),
+        build_empty_encoder(2, network(tmp_path / "kept")).eval(),
+    )
     blank.load_state_dict(model.state_dict())
     x = torch.tensor([[2, 9, 8, 3, 0, 0], [2, 5, 6, 7, 8, 3]])
     assert torch.equal(model(x), blank(x))
-    said = [load_tokenizer(str(folder))("great film").input_ids for folder in (tiny, tmp_path / "kept")]
+    said = [
+        load_tokenizer(str(folder))("great film").input_ids for folder in (tiny, tmp_path / "kept")
+    ]
     assert said[0] == said[1]
     assert not list((tmp_path / "kept").glob("*.safetensors"))
 
@@ -165,7 +186,12 @@ def test_what_a_fit_keeps_reads_texts_as_the_weights_did(tiny: Path, tmp_path: P
 def test_each_layer_has_its_share_of_the_learning_rate(tmp_path: Path, name: str) -> None:
     model = TextEncoder(load_body(network(saved(tmp_path, name))), 2, network(tmp_path))
     shares = layerwise_lr_scales([key for key, _ in model.named_parameters()], 0.5)
-    for layer, wanted in ((".layer.0.", 0.25), (".layer.1.", 0.5), ("word_embeddings", 0.125), ("head.", 1)):
+    for layer, wanted in (
+        (".layer.0.", 0.25),
+        (".layer.1.", 0.5),
+        ("word_embeddings", 0.125),
+        ("head.", 1),
+    ):
         assert {share for key, share in shares.items() if layer in key} == {wanted}
 
 
@@ -188,12 +214,16 @@ def fewer_tensors(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(folder / "model.safetensors")
-    kept = {name: t for name, t in tensors.items() if "layer.1.attention" not in name}
-    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    stored = {name: t for name, t in tensors.items() if "layer.1.attention" not in name}
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
 
 
 def foreign(folder: Path) -> None:
-    edit(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModel": "own.Net"})
+    edit(
+        folder / "config.json",
+        model_type="own",
+        auto_map={"AutoConfig": "own.Own", "AutoModel": "own.Net"},
+    )
     (folder / "own.py").write_text("raise SystemExit")
 
 
@@ -202,20 +232,37 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
         without("*.safetensors"),
         "has no weights (model.safetensors); give the folder that save_pretrained",
     ),
-    "no config": (without("config.json"), "has no config.json; give the folder that save_pretrained wrote, whole"),
+    "no config": (
+        without("config.json"),
+        "has no config.json; give the folder that save_pretrained wrote, whole",
+    ),
     "damaged config": (damaged("config.json", '{"model_type": "be'), "cannot be read"),
     "a list for a config": (damaged("config.json", "[]"), "cannot be read"),
-    "odd config": (lambda folder: edit(folder / "config.json", hidden_size="wide"), "cannot be read"),
-    "another config": (lambda folder: edit(folder / "config.json", hidden_size=32), "cannot be read"),
-    "unknown kind": (lambda folder: edit(folder / "config.json", model_type="none-such"), "cannot be read"),
+    "odd config": (
+        lambda folder: edit(folder / "config.json", hidden_size="wide"),
+        "cannot be read",
+    ),
+    "another config": (
+        lambda folder: edit(folder / "config.json", hidden_size=32),
+        "cannot be read",
+    ),
+    "unknown kind": (
+        lambda folder: edit(folder / "config.json", model_type="none-such"),
+        "cannot be read",
+    ),
     "damaged weights": (damaged("model.safetensors", "not safe"), "cannot be read"),
-    "half of the weights": (fewer_tensors, "lack 10 of its tensors, such as encoder.layer.1.attention."),
+    "half of the weights": (
+        fewer_tensors,
+        "lack 10 of its tensors, such as encoder.layer.1.attention.",
+    ),
     "code of its own": (foreign, "cannot be read"),
 }
 
 
 @pytest.mark.parametrize("spoil", SPOILT)
-def test_a_spoilt_folder_says_what_to_do(tiny: Path, spoil: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_spoilt_folder_says_what_to_do(
+    tiny: Path, spoil: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     act, wanted = SPOILT[spoil]
     act(tiny)
     with pytest.raises(InputError) as caught:
@@ -228,14 +275,24 @@ def test_a_spoilt_folder_says_what_to_do(tiny: Path, spoil: str, capfd: pytest.C
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("read", [load_tokenizer, load_config, lambda weights: load_body(network(weights))])
-def test_what_is_no_folder_says_what_to_do(read: Callable[[str | None], object], tiny: Path) -> None:
+@pytest.mark.parametrize(
+    "read", [load_tokenizer, load_config, lambda weights: load_body(network(weights))]
+)
+def test_what_is_no_folder_says_what_to_do(
+    read: Callable[[str | None], object], tiny: Path
+) -> None:
     start = perf_counter()
     for weights, wanted in (
         (None, "an encoder of texts needs its weights: give --model.weights a folder, or a name"),
-        (str(tiny / "nowhere"), f"there is no folder {tiny / 'nowhere'}; check the path of --model.weights"),
+        (
+            str(tiny / "nowhere"),
+            f"there is no folder {tiny / 'nowhere'}; check the path of --model.weights",
+        ),
         ("./nowhere", "there is no folder ./nowhere; check the path"),
-        (str(tiny / "config.json"), "config.json is a file; give --model.weights the folder that it is in"),
+        (
+            str(tiny / "config.json"),
+            "config.json is a file; give --model.weights the folder that it is in",
+        ),
         ("no-such-name", "no-such-name cannot be read"),
         ("no/such", "; check the name and the network, or give a folder"),
     ):
@@ -246,7 +303,9 @@ def test_what_is_no_folder_says_what_to_do(read: Callable[[str | None], object],
     assert perf_counter() - start < 5
 
 
-def test_without_transformers_its_installation_is_told(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_transformers_its_installation_is_told(
+    made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     for read in (load_tokenizer, load_config, lambda weights: load_body(network(weights))):
         for weights in (made, "random"):

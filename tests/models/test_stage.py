@@ -50,7 +50,11 @@ def draw(shape: tuple[int, ...] = (3, 1, 5, 3, 9, 11)) -> Inputs:
     """x, weight and bias such that about a third of the outputs are clamped."""
     samples, channels, width, kernel, *size = shape
     weight = 0.7 * torch.randn(width, channels, kernel, kernel) / (kernel * channels**0.5)
-    return torch.randn(samples, channels, *size).contiguous(**CHANNELS_LAST), weight, 0.3 * torch.randn(width)
+    return (
+        torch.randn(samples, channels, *size).contiguous(**CHANNELS_LAST),
+        weight,
+        0.3 * torch.randn(width),
+    )
 
 
 def quarters(c: Tensor) -> Tensor:
@@ -89,9 +93,13 @@ def test_selecting_is_pooling_and_spreading_its_transpose() -> None:
     c, bias = torch.randn(2, 3, 7, 9, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
     y, code = pooled(c, bias, 3)
     through = torch.where(code < CLAMPED_CODE, bias[:, None, None], 0.0)
-    assert torch.allclose(gather_pooled(c, code) + through, torch.where(code < CLAMPED_CODE, y, 0.0))
+    assert torch.allclose(
+        gather_pooled(c, code) + through, torch.where(code < CLAMPED_CODE, y, 0.0)
+    )
     dy = torch.randn_like(y)
-    wanted = torch.autograd.functional.vjp(lambda c: F.hardtanh(F.max_pool2d(c + bias[:, None, None], 2)), c, dy)[1]
+    wanted = torch.autograd.functional.vjp(
+        lambda c: F.hardtanh(F.max_pool2d(c + bias[:, None, None], 2)), c, dy
+    )[1]
     assert torch.equal(unpool_gradient(dy, code, (7, 9)), wanted)
 
 
@@ -101,16 +109,27 @@ def fused_by_formulas(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
     def moved(c_dot: Tensor | None, bias_dot: Tensor | None, code: Tensor, *_: object) -> Tensor:
         whole = 0.0 if c_dot is None else gather_pooled(c_dot, code)
-        whole = whole + (0.0 if bias_dot is None else torch.where(code < CLAMPED_CODE, bias_dot[:, None, None], 0.0))
+        whole = whole + (
+            0.0
+            if bias_dot is None
+            else torch.where(code < CLAMPED_CODE, bias_dot[:, None, None], 0.0)
+        )
         return F.pad(whole, (0, 0, 0, 0, 0, 3))
 
     kernels = SimpleNamespace(
-        first=lambda x, weight, bias, dtype, width: pooled(F.conv2d(x, weight), bias, width),
-        first_gradients=lambda *values: compute_conv_pool_grads(*(v.detach() for v in values), torch.float64, (False, True))[1:],
-        first_tangent=lambda x, weight, bias, code, *_: moved(F.conv2d(x.detach(), weight), bias, code),
-        pool=pooled,
-        select=moved,
-        spread=lambda dy, bias, code, size: (unpool_gradient(dy, code, size), unpool_gradient(dy, code, size).sum(REDUCE_DIMS)),
+        conv_pool=lambda x, weight, bias, dtype, width: pooled(F.conv2d(x, weight), bias, width),
+        conv_pool_grads=lambda *values: compute_conv_pool_grads(
+            *(v.detach() for v in values), torch.float64, (False, True)
+        )[1:],
+        conv_pool_tangent=lambda x, weight, bias, code, *_: moved(
+            F.conv2d(x.detach(), weight), bias, code
+        ),
+        bias_pool=pooled,
+        bias_pool_tangent=moved,
+        bias_pool_grads=lambda dy, bias, code, size: (
+            unpool_gradient(dy, code, size),
+            unpool_gradient(dy, code, size).sum(REDUCE_DIMS),
+        ),
     )
     monkeypatch.setattr(stage, "_load_kernels", lambda: kernels)
     if request.param == "first":
@@ -122,19 +141,27 @@ def test_the_fused_functions_have_the_gradient(fused_by_formulas: object) -> Non
     inputs = leaves(draw(), dtype=torch.float64)
     ys = [f(*inputs) for f in (fused_by_formulas, reference)]
     dy = torch.randn_like(ys[0])
-    found, wanted = (flat(torch.autograd.grad(y, inputs, dy)) for y in ys)
-    assert relative(found, wanted) < 1e-10
+    actual, wanted = (flat(torch.autograd.grad(y, inputs, dy)) for y in ys)
+    assert relative(actual, wanted) < 1e-10
 
 
 @pytest.mark.parametrize("graph", [torch.no_grad, torch.enable_grad])
 @pytest.mark.parametrize("which", WHICH)
-def test_the_fused_functions_have_forward_mode(fused_by_formulas: object, graph: type, which: tuple[bool, ...]) -> None:
+def test_the_fused_functions_have_forward_mode(
+    fused_by_formulas: object, graph: type, which: tuple[bool, ...]
+) -> None:
     with graph():
-        assert agree_in_forward_mode(fused_by_formulas, reference, leaves(draw(), dtype=torch.float64), which)
+        assert agree_in_forward_mode(
+            fused_by_formulas, reference, leaves(draw(), dtype=torch.float64), which
+        )
 
 
-def test_derivatives_of_the_fused_functions_can_be_differentiated(fused_by_formulas: object) -> None:
-    assert agree_in_second_derivatives(fused_by_formulas, reference, leaves(draw(), dtype=torch.float64))
+def test_derivatives_of_the_fused_functions_can_be_differentiated(
+    fused_by_formulas: object,
+) -> None:
+    assert agree_in_second_derivatives(
+        fused_by_formulas, reference, leaves(draw(), dtype=torch.float64)
+    )
 
 
 class Case:
@@ -152,7 +179,9 @@ class Case:
         # elsewhere rounding may choose another place of the window, or clamp
         near = 3 * TOLERANCES[dtype]
         self.clear = (best[0] - best[1] > near) & ((best[0].abs() - 1).abs() > near)
-        self.dy = torch.randn(self.clear.shape).to("cuda", dtype) * self.clear  # contiguous, unlike x
+        self.dy = (
+            torch.randn(self.clear.shape).to("cuda", dtype) * self.clear
+        )  # contiguous, unlike x
         self.dots = tuple(torch.randn(value.shape).to(value) for value in self.fused)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -166,13 +195,15 @@ class Case:
         assert type(y.grad_fn.next_functions[0][0]).__name__ == self.function
         return y, *torch.autograd.grad(y, inputs, self.dy)
 
-    def close(self, found: Tensor, wanted: Tensor) -> bool:
-        return relative(found.detach().double(), wanted.detach()) < TOLERANCES[self.dtype]
+    def close(self, actual: Tensor, wanted: Tensor) -> bool:
+        return relative(actual.detach().double(), wanted.detach()) < TOLERANCES[self.dtype]
 
 
 @pytest.fixture
 def exact_convolutions() -> Iterator[None]:
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    ):
         yield
 
 
@@ -185,11 +216,11 @@ def case(request: pytest.FixtureRequest, exact_convolutions: None) -> Case:
 def test_fused_outputs_and_gradients_are_exact(case: Case) -> None:
     y = reference(*case.exact)
     wanted = (y, *torch.autograd.grad(y, case.exact, case.dy.double()))
-    found = case.gradients()
-    for a, b in zip(found, wanted, strict=True):
+    actual = case.gradients()
+    for a, b in zip(actual, wanted, strict=True):
         assert case.close(a, b)
     with torch.no_grad():
-        assert torch.equal(case(*case.fused), found[0])
+        assert torch.equal(case(*case.fused), actual[0])
 
 
 @pytest.mark.gpu
@@ -197,14 +228,16 @@ def test_fused_outputs_and_gradients_are_exact(case: Case) -> None:
 def test_fused_forward_mode_is_exact(case: Case, which: tuple[bool, ...]) -> None:
     exact_dots = tuple(dot.double() for dot in case.dots)
     with torch.no_grad():
-        found = directional(case, case.fused, case.dots, which)
+        actual = directional(case, case.fused, case.dots, which)
         wanted = directional(reference, case.exact, exact_dots, which)
-    assert case.close(found * case.clear, wanted * case.clear)
+    assert case.close(actual * case.clear, wanted * case.clear)
 
 
 @pytest.mark.gpu
 def test_fused_derivatives_can_be_differentiated(case: Case) -> None:
-    wanted = twice(reference, case.exact, case.dy.double(), tuple(dot.double() for dot in case.dots))
+    wanted = twice(
+        reference, case.exact, case.dy.double(), tuple(dot.double() for dot in case.dots)
+    )
     assert case.close(twice(case, case.fused, case.dy, case.dots), wanted)
     assert case.close(directional(gradient_of(case, case.dy), case.fused, case.dots), wanted)
 
@@ -234,20 +267,24 @@ def test_ties_limits_and_what_is_no_number_go_as_in_pytorch() -> None:
     ys = FusedBiasPool.apply(c, torch.zeros(4, device="cuda"), 4), F.hardtanh(F.max_pool2d(c, 2))
     dy = torch.randn_like(ys[0])
     assert torch.equal(ys[0].nan_to_num(7), ys[1].nan_to_num(7))
-    found, wanted = (torch.autograd.grad(y, c, dy)[0] for y in ys)
-    assert torch.equal(found[:, [0, 1, 3]], wanted[:, [0, 1, 3]])
+    actual, wanted = (torch.autograd.grad(y, c, dy)[0] for y in ys)
+    assert torch.equal(actual[:, [0, 1, 3]], wanted[:, [0, 1, 3]])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("bf16", [False, True])
-def test_tcdcn_is_as_near_to_the_cpus_as_pytorchs_kernels(bf16: bool, exact_convolutions: None) -> None:
+def test_tcdcn_is_as_near_to_the_cpus_as_pytorchs_kernels(
+    bf16: bool, exact_convolutions: None
+) -> None:
     model, x = tcdcn((1, 60, 60), 10, ModelConfig(name="tcdcn")), torch.rand(64, 1, 60, 60)
 
     def results(device: str) -> tuple[Tensor, ...]:
-        with torch.autocast("cuda", torch.bfloat16, enabled=bf16 and device == "cuda", cache_enabled=False):
+        with torch.autocast(
+            "cuda", torch.bfloat16, enabled=bf16 and device == "cuda", cache_enabled=False
+        ):
             y = model.to(device)(x.to(device)).float()
-        found = torch.autograd.grad(y.square().mean(), list(model.parameters()))
-        return y.detach().cpu(), flat(found).cpu()
+        actual = torch.autograd.grad(y.square().mean(), list(model.parameters()))
+        return y.detach().cpu(), flat(actual).cpu()
 
     exact, fused = results("cpu"), results("cuda")
     with disable_fused_kernels():

@@ -32,7 +32,9 @@ class Said(NamedTuple):
 
 def l2i(*arguments: str, cwd: Path) -> Said:
     """A command as it is typed in a folder."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
+    )
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_command(arguments)
     return Said(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
@@ -59,25 +61,34 @@ def refused(*arguments: str, cwd: Path) -> str:
 
 
 def files(folder: Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None
+        for p in sorted(folder.rglob("*"))
+    }
 
 
 def flowers(rows: int = 600, labels: int = 30, *, seed: int = 0) -> pd.DataFrame:
-    """Three kinds that overlap: numbers with blanks, a category, and a few labels; `kind` is the truth."""
+    """Three overlapping kinds: numbers with blanks, a category, few labels; `kind` is the truth."""
     draw = np.random.default_rng(seed)
     y = draw.integers(0, 3, size=rows)
-    frame = pd.DataFrame({f"size{i}": draw.normal(size=rows) + np.array([0, 1.5, 3])[(y + i) % 3] for i in range(3)})
-    frame["colour"] = np.where(draw.random(rows) < 0.6, np.array(["red", "white", "blue"])[y], "red")
+    frame = pd.DataFrame(
+        {f"size{i}": draw.normal(size=rows) + np.array([0, 1.5, 3])[(y + i) % 3] for i in range(3)}
+    )
+    frame["colour"] = np.where(
+        draw.random(rows) < 0.6, np.array(["red", "white", "blue"])[y], "red"
+    )
     frame.loc[draw.choice(rows, rows // 10, replace=False), "size1"] = np.nan
     frame.insert(0, "name", [f"plant {i}" for i in range(rows)])
     kinds = np.array(["aster", "lily", "rose"], dtype=object)[y]
     frame["kind"] = kinds
-    frame["label"] = np.where(np.isin(np.arange(rows), draw.choice(rows, labels, replace=False)), kinds, "")
+    frame["label"] = np.where(
+        np.isin(np.arange(rows), draw.choice(rows, labels, replace=False)), kinds, ""
+    )
     return frame
 
 
 def fitted_flowers(folder: Path) -> Path:
-    """A folder with flowers.csv, of which 5 % are labelled, fitted in runs/flowers, and what that printed."""
+    """A folder with flowers.csv, 5 % labelled, fitted in runs/flowers, and what that printed."""
     flowers().to_csv(folder / "flowers.csv", index=False)
     said = works(*FIT, cwd=folder)
     (folder / "said.txt").write_text(said.err)
@@ -111,8 +122,10 @@ def photos(root: Path, *, each: int = 10, unlabeled: int = 24) -> Path:
 
 
 def squares(folder: Path, *, rows: int = 150, labels: int = 60) -> pd.DataFrame:
-    """Images with a bright square, their paths and its corners, of which the first rows' are written down; all are
-    returned."""
+    """Images with a bright square, their paths and its corners.
+
+    Only the corners of the first rows are written down; all are returned.
+    """
     draw = np.random.default_rng(0)
     (folder / "images").mkdir()
     lines: list[dict[str, Any]] = []
@@ -146,12 +159,22 @@ def reviews(rows: int = 160, labels: int = 40) -> pd.DataFrame:
     words = {"bad": ["awful", "poor", "dull"], "good": ["lovely", "great", "fine"]}
     moods = ["good" if i % 2 else "bad" for i in range(rows)]
     texts = [" ".join(draw.choice([*words[mood], "the", "film", "was"], size=7)) for mood in moods]
-    return pd.DataFrame({"review": texts, "mood": [m if i < labels else "" for i, m in enumerate(moods)]})
+    return pd.DataFrame(
+        {"review": texts, "mood": [m if i < labels else "" for i, m in enumerate(moods)]}
+    )
 
 
 def fitted_like(**changes: Any) -> FitArtifact:
     """A fit of which only some fields matter."""
-    best = Candidate(name="l2i", title="L2I", validation_metric=1.0, validation_cost=1.0, test_metric=None, steps=5, seconds=1.0)
+    best = Candidate(
+        name="l2i",
+        title="L2I",
+        validation_metric=1.0,
+        validation_cost=1.0,
+        test_metric=None,
+        steps=5,
+        seconds=1.0,
+    )
     plain: dict[str, Any] = {
         "source": {"kind": "table"},
         "inputs": {},

@@ -28,7 +28,9 @@ def read(path: Path, *target: str, **options: object) -> Source:
     return read_source(str(path), ReadOptions(target=target, **options))  # type: ignore[arg-type]
 
 
-def picture(path: Path, *, width: int = 20, height: int = 16, colour: Sequence[int] = (200, 80, 20)) -> Path:
+def picture(
+    path: Path, *, width: int = 20, height: int = 16, colour: Sequence[int] = (200, 80, 20)
+) -> Path:
     """One colour, or one grey level."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.full((height, width, len(colour)), colour, dtype=np.uint8)
@@ -36,7 +38,9 @@ def picture(path: Path, *, width: int = 20, height: int = 16, colour: Sequence[i
     return path
 
 
-def class_folders(root: Path, *, each: int = 3, unlabeled: int = 2, colour: Sequence[int] = (200, 80, 20)) -> Path:
+def class_folders(
+    root: Path, *, each: int = 3, unlabeled: int = 2, colour: Sequence[int] = (200, 80, 20)
+) -> Path:
     for name in ("cat", "dog"):
         for number in range(each):
             picture(root / name / f"{number}.png", colour=colour)

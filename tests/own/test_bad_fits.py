@@ -1,4 +1,4 @@
-"""Folders that hold no whole fit, and new rows that a fit cannot read: one line, and nothing left behind."""
+"""Folders without a whole fit, and new rows that a fit cannot read: one line, nothing left."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ def test_a_folder_that_is_no_fit_is_refused_by_every_command(command: str, tmp_p
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    "name",
-    ["outputs.safetensors", "rows.parquet", "fit.json"],
-)
-def test_a_damaged_fit_is_refused_by_every_command(command: str, name: str, fitted: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["outputs.safetensors", "rows.parquet", "fit.json"])
+def test_a_damaged_fit_is_refused_by_every_command(
+    command: str, name: str, fitted: Path, tmp_path: Path
+) -> None:
     shutil.copytree(fitted, tmp_path / "all")
     path = tmp_path / "all" / "run" / name
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"\x00\xff" * 50):
         path.write_bytes(content)
         line = refused(command, "run", *COMMANDS[command], cwd=tmp_path / "all")
-        assert "run is damaged; restore it, or fit again in another --out" in line
+        assert "run is damaged; restore it, or fit again with a different --out" in line
 
 
 @pytest.mark.parametrize("command", ["predict", "export"])
@@ -65,13 +64,23 @@ def test_a_threshold_that_is_no_probability_is_refused(threshold: str, fitted: P
 def test_new_rows_that_do_not_fit_are_refused(fitted: Path, tmp_path: Path) -> None:
     frame = flowers(10, 0)
     for name, change, message in (
-        ("short", frame.drop(columns="size2"), "has no column 'size2', with which the model was trained"),
-        ("words", frame.assign(size0="big"), "column 'size0' is a number but holds 'big' in row 1"),
+        (
+            "short",
+            frame.drop(columns="size2"),
+            "has no column 'size2', with which the model was trained",
+        ),
+        (
+            "words",
+            frame.assign(size0="big"),
+            "column 'size0' holds 'big' in row 1, which is not a number",
+        ),
         ("infinite", frame.assign(size0=np.inf), "column 'size0' holds an infinity"),
         ("double", frame.assign(name="same"), "the id 'same' in row 2 is another row's too"),
     ):
         change.to_csv(tmp_path / f"{name}.csv", index=False)
-        line = refused("predict", str(fitted / "run"), f"{name}.csv", "--out", "labels.csv", cwd=tmp_path)
+        line = refused(
+            "predict", str(fitted / "run"), f"{name}.csv", "--out", "labels.csv", cwd=tmp_path
+        )
         assert message in line
     (tmp_path / "empty.csv").touch()
     assert "is empty" in refused("predict", str(fitted / "run"), "empty.csv", cwd=tmp_path)

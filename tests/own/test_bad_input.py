@@ -25,9 +25,17 @@ ROWS = [f"{i % 7}.5,{'ab'[i % 2]}," for i in range(40)]
 BOTH = [row + ("yes" if i % 2 else "no" if i < 20 else "") for i, row in enumerate(ROWS)]
 
 TABLES = {
-    "no such target": ("w", BOTH, r"--target 'w': data.csv has no such column; it has 'x', 'z', 'y'"),
+    "no such target": (
+        "w",
+        BOTH,
+        r"--target 'w': data.csv has no such column; it has 'x', 'z', 'y'",
+    ),
     "a target misspelt": ("Y1", ["1,a,b"], "data.csv has no such column"),
-    "one class": ("y", [row + "yes" if i < 9 else row for i, row in enumerate(ROWS)], "one class alone, 'yes'; label"),
+    "one class": (
+        "y",
+        [row + "yes" if i < 9 else row for i, row in enumerate(ROWS)],
+        "only one class, 'yes'; label",
+    ),
     "no labels": ("y", ROWS, "no row has a label: 'y' is blank everywhere; label some rows"),
     "no rows": ("y", [], "has a header and no rows; give a table with rows"),
     "mixed types": (
@@ -36,14 +44,22 @@ TABLES = {
         "column 'x' mixes numbers with 1 cell of words, first 'many'",
     ),
     "infinity": ("y", [*BOTH, "inf,a,yes"], "column 'x' holds an infinity"),
-    "too few labels": ("y", ["1,a,yes", "2,b,no", "3,a,"], "2 labelled rows are too few to set 1 aside to choose by"),
+    "too few labels": (
+        "y",
+        ["1,a,yes", "2,b,no", "3,a,"],
+        "2 labelled rows are too few to set 1 aside to choose by",
+    ),
     "a line too long": ("y", [*BOTH, "1,a,yes,4"], "line 42: 4 cells where there should be 3"),
     "a target of numbers and words": (
         "y",
         [f"{i},a,{i}.25" for i in range(20)] + ["1,a,tall"],
         "target 'y' mixes numbers with 1 cell of words, first 'tall' in row 21",
     ),
-    "a target that never changes": ("y", [row + "1.5" for row in ROWS], "the same in every labelled row"),
+    "a target that never changes": (
+        "y",
+        [row + "1.5" for row in ROWS],
+        "the same in every labelled row",
+    ),
 }
 
 
@@ -59,10 +75,12 @@ def test_an_empty_file_is_said(name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
     target = () if name.endswith(".npz") else ("--target", "y")
     line = refused("fit", name, *target, cwd=tmp_path)
-    assert "is empty; give a table" in line if target else "is damaged, or no .npz" in line
+    assert "is empty; give a table" in line if target else "is damaged, or not an .npz" in line
 
 
-def test_a_blank_number_is_a_choice_that_is_said_and_an_infinite_one_in_parquet_is_not(tmp_path: Path) -> None:
+def test_a_blank_number_is_a_choice_that_is_said_and_an_infinite_one_in_parquet_is_not(
+    tmp_path: Path,
+) -> None:
     frame = flowers(60, 30)
     frame.loc[4, "size0"] = np.inf
     frame.to_parquet(tmp_path / "data.parquet")
@@ -70,7 +88,9 @@ def test_a_blank_number_is_a_choice_that_is_said_and_an_infinite_one_in_parquet_
     assert "column 'size0' holds an infinity" in line
     frame.loc[4, "size0"] = np.nan
     frame.to_parquet(tmp_path / "data.parquet")
-    said = works("fit", "data.parquet", *READ, *QUICK, "--steps", "5", "--no-baselines", cwd=tmp_path)
+    said = works(
+        "fit", "data.parquet", *READ, *QUICK, "--steps", "5", "--no-baselines", cwd=tmp_path
+    )
     assert "blank cells are filled with the mean and marked: 'size0' (1), 'size1' (6)" in said.err
 
 
@@ -83,7 +103,18 @@ def test_another_encoding_is_named_with_what_reads_it(tmp_path: Path) -> None:
         "fit", "data.csv", "--target", "y", "--encoding", "klingon", cwd=tmp_path
     )
     encoding = ("--encoding", "latin-1")
-    works("fit", "data.csv", "--target", "y", *encoding, *QUICK, "--steps", "5", "--no-baselines", cwd=tmp_path)
+    works(
+        "fit",
+        "data.csv",
+        "--target",
+        "y",
+        *encoding,
+        *QUICK,
+        "--steps",
+        "5",
+        "--no-baselines",
+        cwd=tmp_path,
+    )
     said = works("predict", "runs/data", "data.csv", cwd=tmp_path)
     assert "new category" not in said.err
 
@@ -92,19 +123,25 @@ def test_duplicate_and_blank_ids_are_named(place: Path) -> None:
     frame = flowers(150, 40)
     frame.loc[7, "name"] = "plant 3"
     frame.to_csv(place / "flowers.csv", index=False)
-    assert "the id 'plant 3' in row 8 is another row's too; give each row its own" in refused(*SMALL, cwd=place)
+    assert "the id 'plant 3' in row 8 is another row's too; give each row its own" in refused(
+        *SMALL, cwd=place
+    )
     frame.loc[7, "name"] = ""
     frame.to_csv(place / "flowers.csv", index=False)
     assert "column 'name' of ids is blank in row 8; fill it in" in refused(*SMALL, cwd=place)
 
 
-def test_unreadable_images_are_named_and_counted_and_skipped_only_when_asked(tmp_path: Path) -> None:
+def test_unreadable_images_are_named_and_counted_and_skipped_only_when_asked(
+    tmp_path: Path,
+) -> None:
     photos(tmp_path / "photos", each=6, unlabeled=6)
     (tmp_path / "photos/dark/broken.png").write_bytes(b"no image at all")
     whole = (tmp_path / "photos/bright/5.png").read_bytes()
     (tmp_path / "photos/unlabeled/cut.png").write_bytes(whole[: len(whole) // 2])
     line = refused("fit", "photos", *QUICK, cwd=tmp_path)
-    assert "2 images of 20 cannot be read: dark/broken.png (no image), unlabeled/cut.png" in line
+    assert (
+        "2 images of 20 cannot be read: dark/broken.png (not an image), unlabeled/cut.png" in line
+    )
     assert "leave them out with --skip-unreadable" in line
     quick = (*QUICK, "--steps", "3", "--model.width", "4", "--no-baselines")
     said = works("fit", "photos", "--skip-unreadable", *quick, cwd=tmp_path)
@@ -120,7 +157,7 @@ def test_an_image_folder_without_classes_or_images_is_refused(tmp_path: Path) ->
     picture(tmp_path / "photos/unlabeled/1.png")
     assert refused("fit", "photos", cwd=tmp_path)
     picture(tmp_path / "photos/cat/1.png")
-    assert "one class alone, 'cat'" in refused("fit", "photos", cwd=tmp_path)
+    assert "only one class, 'cat'" in refused("fit", "photos", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -144,27 +181,44 @@ def test_an_image_folder_without_classes_or_images_is_refused(tmp_path: Path) ->
         (("--validation", "0"), "no rows are set aside to choose by; give --validation 1 or more"),
         (("--validation", "nan"), "--validation nan must be a whole number of rows, or a share"),
         (("--test", "1.5"), "--test 1.5 must be a whole number of rows, or a share"),
-        (("--test", "90"), "40 labelled rows are too few to set 8 aside to choose by and 90 to measure on"),
+        (
+            ("--test", "90"),
+            "40 labelled rows are too few to set 8 aside to choose by and 90 to measure on",
+        ),
         (("--size", "32"), "--size is for images, which these data are not; leave it out"),
-        (("--text", "colr"), "--text 'colr': flowers.csv has no such column; perhaps you meant 'colour'"),
+        (
+            ("--text", "colr"),
+            "--text 'colr': flowers.csv has no such column; perhaps you meant 'colour'",
+        ),
         (("--out", "flowers.csv"), "flowers.csv cannot be a run folder"),
     ],
 )
-def test_flags_that_are_wrong_are_one_line(flags: tuple[str, ...], message: str, place: Path) -> None:
+def test_flags_that_are_wrong_are_one_line(
+    flags: tuple[str, ...], message: str, place: Path
+) -> None:
     assert message in refused(*SMALL, *flags, cwd=place)
 
 
 def test_a_network_that_does_not_fit_leaves_the_folder_free_for_one_that_does(place: Path) -> None:
     assert "'conv'" in refused(*SMALL, "--model.name", "conv", cwd=place)
-    assert "L2I was the only one trained" in works(*SMALL, "--model.name", "mlp", "--no-baselines", cwd=place).out
+    assert (
+        "L2I was the only one trained"
+        in works(*SMALL, "--model.name", "mlp", "--no-baselines", cwd=place).out
+    )
 
 
 def test_paths_that_lead_nowhere_are_said(place: Path) -> None:
-    assert "there is no file or folder nothing.csv; check the path" in refused("fit", "nothing.csv", cwd=place)
+    assert "there is no file or folder nothing.csv; check the path" in refused(
+        "fit", "nothing.csv", cwd=place
+    )
     (place / "notes.docx").write_text("words")
-    assert "notes.docx is of no known kind; give a folder of images" in refused("fit", "notes.docx", cwd=place)
+    assert "notes.docx is of an unknown kind; give a folder of images" in refused(
+        "fit", "notes.docx", cwd=place
+    )
     assert "'l2i fit' needs a file or folder: l2i fit PATH" in refused("fit", cwd=place)
-    assert "say with --target which column of flowers.csv holds the labels" in refused("fit", "flowers.csv", cwd=place)
+    assert "say with --target which column of flowers.csv holds the labels" in refused(
+        "fit", "flowers.csv", cwd=place
+    )
 
 
 def test_a_real_process_has_no_traceback_either(place: Path) -> None:
@@ -172,7 +226,10 @@ def test_a_real_process_has_no_traceback_either(place: Path) -> None:
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "l2i: --target 'labl': flowers.csv has no such column; perhaps you meant 'label'\n"
+    assert (
+        done.stderr
+        == "l2i: --target 'labl': flowers.csv has no such column; perhaps you meant 'label'\n"
+    )
     assert [path.name for path in place.iterdir()] == ["flowers.csv"]
 
 

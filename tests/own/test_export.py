@@ -14,7 +14,16 @@ import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
-from test_network import COUNT, SMALL, make_fit, new_rows, table, table_inputs, three_classes, two_targets
+from test_network import (
+    COUNT,
+    SMALL,
+    make_fit,
+    new_rows,
+    table,
+    table_inputs,
+    three_classes,
+    two_targets,
+)
 
 from l2i import InputError, __version__
 from l2i.fit.artifact import read_fit, write_fit
@@ -66,13 +75,15 @@ def test_onnx_reads_a_raw_table_with_blanks_and_unknown_categories(
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
     frame = new_rows()
     for rows in (frame, frame[:1], table()):
-        found, right = answers(path, fed(rows)), wanted(classifier, rows)
-        np.testing.assert_allclose(found["probabilities"], right, atol=1e-4)
-        assert found["label"].tolist() == right.argmax(axis=1).tolist()
-    assert np.ptp(found["probabilities"], axis=0).max() > 0.05  # they say something
+        actual, right = answers(path, fed(rows)), wanted(classifier, rows)
+        np.testing.assert_allclose(actual["probabilities"], right, atol=1e-4)
+        assert actual["label"].tolist() == right.argmax(axis=1).tolist()
+    assert np.ptp(actual["probabilities"], axis=0).max() > 0.05  # they say something
 
 
-def test_onnx_says_what_it_takes_and_gives_and_no_folder_of_this_machine(classifier: Path, tmp_path: Path) -> None:
+def test_onnx_says_what_it_takes_and_gives_and_no_folder_of_this_machine(
+    classifier: Path, tmp_path: Path
+) -> None:
     path = export(classifier, tmp_path / "model.onnx")
     says = said_by(path)
     assert json.loads(says["classes"]) == ["class 0", "class 1", "class 2"]
@@ -91,27 +102,41 @@ def test_a_regressor_of_numbers_alone_answers_in_units(tmp_path: Path) -> None:
     make_fit(tmp_path, inputs, frame, two_targets(), SMALL)
     path = export(tmp_path, tmp_path / "model.onnx")
     right = wanted(tmp_path, frame)
-    found = answers(path, {"numbers": frame.to_numpy(dtype=np.float32)})
-    assert list(found) == ["values"]
-    np.testing.assert_allclose(found["values"], right, rtol=1e-4)
+    actual = answers(path, {"numbers": frame.to_numpy(dtype=np.float32)})
+    assert list(actual) == ["values"]
+    np.testing.assert_allclose(actual["values"], right, rtol=1e-4)
     assert np.ptp(right, axis=0).min() > 0.1
     assert json.loads(said_by(path)["targets"]) == ["target 0", "target 1"]
 
 
 def test_categories_alone_can_be_exported(tmp_path: Path) -> None:
     frame = table()[["colour"]]
-    make_fit(tmp_path, TablePreprocessor(columns=(fit_column(frame["colour"], "category"),)), frame, three_classes(), SMALL)
-    found = answers(export(tmp_path, tmp_path / "model.onnx"), {"categories": frame.to_numpy(dtype=object)})
-    np.testing.assert_allclose(found["probabilities"], wanted(tmp_path, frame), atol=1e-4)
+    make_fit(
+        tmp_path,
+        TablePreprocessor(columns=(fit_column(frame["colour"], "category"),)),
+        frame,
+        three_classes(),
+        SMALL,
+    )
+    actual = answers(
+        export(tmp_path, tmp_path / "model.onnx"), {"categories": frame.to_numpy(dtype=object)}
+    )
+    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path, frame), atol=1e-4)
 
 
 def test_times_in_seconds_are_read_in_float64(tmp_path: Path) -> None:
     times = pd.DataFrame({"time": 1.7e9 + np.random.default_rng(0).normal(size=COUNT)})
-    make_fit(tmp_path, TablePreprocessor(columns=(fit_column(times["time"], "number"),)), times, three_classes(), SMALL)
+    make_fit(
+        tmp_path,
+        TablePreprocessor(columns=(fit_column(times["time"], "number"),)),
+        times,
+        three_classes(),
+        SMALL,
+    )
     path = export(tmp_path, tmp_path / "model.onnx")
-    found = answers(path, {"numbers": times.to_numpy()})
-    np.testing.assert_allclose(found["probabilities"], wanted(tmp_path, times), atol=1e-4)
-    assert np.ptp(found["probabilities"], axis=0).max() > 0.01
+    actual = answers(path, {"numbers": times.to_numpy()})
+    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path, times), atol=1e-4)
+    assert np.ptp(actual["probabilities"], axis=0).max() > 0.01
     assert json.loads(said_by(path)["inputs"])["numbers"].startswith("float64")
 
 
@@ -139,8 +164,8 @@ def test_onnx_reads_images_of_every_network(name: str, tmp_path: Path) -> None:
     says = said_by(path)
     assert json.loads(says["shape"]) == list(raw.shape[1:])
     assert json.loads(says["inputs"])["images"].startswith(f"{raw.dtype} [N, ")
-    found = answers(path, {"images": raw})
-    np.testing.assert_allclose(next(iter(found.values())), wanted(tmp_path, raw), atol=1e-4)
+    actual = answers(path, {"images": raw})
+    np.testing.assert_allclose(next(iter(actual.values())), wanted(tmp_path, raw), atol=1e-4)
 
 
 def test_a_program_takes_places_of_categories_and_says_which(
@@ -151,19 +176,26 @@ def test_a_program_takes_places_of_categories_and_says_which(
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt2"]
     extra = {METADATA_FILE: ""}
     program = torch.export.load(path, extra_files=extra)
-    known = [column["values"] for column in json.loads(extra[METADATA_FILE])["columns"]["categories"]]
+    known = [
+        column["values"] for column in json.loads(extra[METADATA_FILE])["columns"]["categories"]
+    ]
     feeds = fed(new_rows())
-    codes = [[v.index(w) if w in v else -1 for v, w in zip(known, row, strict=True)] for row in feeds["categories"]]
-    found = program.module()(numbers=torch.tensor(feeds["numbers"]), categories=torch.tensor(codes))
-    np.testing.assert_allclose(found["probabilities"], wanted(classifier, new_rows()), atol=1e-4)
-    assert torch.equal(found["label"], found["probabilities"].argmax(dim=1))
+    codes = [
+        [v.index(w) if w in v else -1 for v, w in zip(known, row, strict=True)]
+        for row in feeds["categories"]
+    ]
+    actual = program.module()(
+        numbers=torch.tensor(feeds["numbers"]), categories=torch.tensor(codes)
+    )
+    np.testing.assert_allclose(actual["probabilities"], wanted(classifier, new_rows()), atol=1e-4)
+    assert torch.equal(actual["label"], actual["probabilities"].argmax(dim=1))
 
 
 def test_a_program_reads_images(tmp_path: Path) -> None:
     raw = pictures(tmp_path, "conv")
     program = torch.export.load(export(tmp_path, tmp_path / "model.pt2"))
-    found = program.module()(images=torch.tensor(raw))
-    np.testing.assert_allclose(found["probabilities"], wanted(tmp_path, raw), atol=1e-4)
+    actual = program.module()(images=torch.tensor(raw))
+    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path, raw), atol=1e-4)
 
 
 def test_an_older_file_is_replaced(classifier: Path, tmp_path: Path) -> None:
@@ -172,12 +204,16 @@ def test_an_older_file_is_replaced(classifier: Path, tmp_path: Path) -> None:
     assert torch.export.load(tmp_path / "model.pt2")
 
 
-def test_a_model_whose_file_cannot_be_checked_leaves_the_older_file(classifier: Path, tmp_path: Path) -> None:
+def test_a_model_whose_file_cannot_be_checked_leaves_the_older_file(
+    classifier: Path, tmp_path: Path
+) -> None:
     fitted, rows = read_fit(classifier)
     shutil.copytree(classifier / "l2i", tmp_path / "fit" / "l2i")
     write_fit(tmp_path / "fit", replace(fitted, temperature=1e-46), rows)  # 0 in float32
     (tmp_path / "model.pt2").write_text("old")
-    with pytest.raises(RuntimeError, match="does not answer as the fitted one does, so no file was written"):
+    with pytest.raises(
+        RuntimeError, match="does not answer as the fitted one does, so no file was written"
+    ):
         export(tmp_path / "fit", tmp_path / "model.pt2")
     assert (tmp_path / "model.pt2").read_text() == "old"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["fit", "model.pt2"]
@@ -188,12 +224,17 @@ def test_a_model_whose_file_cannot_be_checked_leaves_the_older_file(classifier: 
     [
         ("model.bin", r"must end in \.onnx or \.pt2"),
         ("model", r"must end in \.onnx or \.pt2"),
-        ("nowhere/model.onnx", "cannot write '.*nowhere/model.onnx': its folder is not there; make it first"),
+        (
+            "nowhere/model.onnx",
+            "cannot write '.*nowhere/model.onnx': its folder is not there; make it first",
+        ),
         ("folder.pt2", "it is a folder"),
         ("x" * 250 + ".pt2", "cannot write '.*': .*; give another place"),
     ],
 )
-def test_a_place_that_no_file_can_have_is_refused(classifier: Path, tmp_path: Path, name: str, message: str) -> None:
+def test_a_place_that_no_file_can_have_is_refused(
+    classifier: Path, tmp_path: Path, name: str, message: str
+) -> None:
     (tmp_path / "folder.pt2").mkdir()
     with pytest.raises(InputError, match=message):
         export(classifier, tmp_path / name)
@@ -205,7 +246,10 @@ def test_text_is_refused_with_what_reads_it(classifier: Path, tmp_path: Path) ->
     texts = pd.Series(["good film", "bad film"], name="review")
     inputs = TablePreprocessor(columns=(fit_column(texts, "text"),))
     write_fit(tmp_path, replace(fitted, inputs=inputs.to_json()), rows)
-    with pytest.raises(InputError, match="column 'review' is text, which a model file cannot read; use 'l2i predict"):
+    with pytest.raises(
+        InputError,
+        match="column 'review' is text, which a model file cannot read; use 'l2i predict",
+    ):
         export(tmp_path, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
 
@@ -231,6 +275,8 @@ def test_a_file_that_answers_otherwise_is_a_failure(classifier: Path) -> None:
     check_outputs_match({"probabilities": right + 9e-5, "label": label}, right, fitted)
     for wrong in (right + 2e-4, right * np.nan, right[:3]):
         with pytest.raises(RuntimeError, match="does not answer as the fitted one does"):
-            check_outputs_match({"probabilities": wrong, "label": label[: len(wrong)]}, right, fitted)
+            check_outputs_match(
+                {"probabilities": wrong, "label": label[: len(wrong)]}, right, fitted
+            )
     with pytest.raises(RuntimeError, match="does not answer"):
         check_outputs_match({"probabilities": right, "label": (label + 1) % 3}, right, fitted)

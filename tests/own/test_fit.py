@@ -1,4 +1,4 @@
-"""Tables of one's own from a file to labels, predictions, a report and a model file, as a person types it."""
+"""A user's own tables, from a file to labels, predictions, a report and a model file, as typed."""
 
 from __future__ import annotations
 
@@ -38,9 +38,13 @@ def test_a_fit_says_what_it_reads_and_chooses_and_what_came_of_it(table: Path) -
     assert "l2i: steps: 60 (as asked)" in said
     assert "l2i: network: mlp, width 16, depth 2 (as asked)" in said
     assert "l2i: optimizer: adam, rate 0.005, constant (as asked)" in said
-    assert "l2i: method: pseudo-label, weight 1, threshold 0.95 (classes of a table" in said
+    assert "l2i: method: pseudo-label, weight 1, threshold 0.95 (tabular classification" in said
     lines = printed.splitlines()
-    assert [line.split("  ")[0] for line in lines[1:4]] == ["supervised", "pseudo-label", "pseudo-label + L2I"]
+    assert [line.split("  ")[0] for line in lines[1:4]] == [
+        "supervised",
+        "pseudo-label",
+        "pseudo-label + L2I",
+    ]
     assert sum("  chosen" in line for line in lines[:4]) == 1
     assert "help" in lines[4] and "learning to impute" in lines[5].lower()
     assert lines[-1].startswith("in runs/flowers; next: l2i impute runs/flowers --out labels.csv")
@@ -52,25 +56,32 @@ def test_what_is_asked_for_arrives_in_every_candidate(table: Path) -> None:
         assert (config["steps"], config["seed"]) == (60, 1)
         assert (config["model"]["width"], config["optim"]["lr"]) == (16, 0.005)
         assert config["l2i"]["update"] == ("normalized" if name == "l2i" else "off")
-        assert config["method"]["name"] == ("supervised" if name == "supervised" else "pseudo-label")
+        assert config["method"]["name"] == (
+            "supervised" if name == "supervised" else "pseudo-label"
+        )
         snapshots = sorted((table / "runs/flowers" / name / "snapshots").iterdir())
         assert snapshots[-1].name == "000000060.npy" and len(snapshots) == 10
 
 
 def test_the_choice_is_by_the_rule_on_the_validation_rows(table: Path) -> None:
     fitted, rows = read_fit(table / "runs/flowers")
-    assert {part: int((rows.split_names == part).sum()) for part in ("labeled", "validation", "test", "unlabeled")} == {
-        "labeled": 18,
-        "validation": 6,
-        "test": 6,
-        "unlabeled": 570,
+    assert {
+        part: int((rows.split_names == part).sum())
+        for part in ("labeled", "validation", "test", "unlabeled")
+    } == {"labeled": 18, "validation": 6, "test": 6, "unlabeled": 570}
+    wrong = {
+        name: (outputs.argmax(axis=1) != rows.given_labels).astype(float)
+        for name, outputs in rows.outputs.items()
     }
-    wrong = {name: (outputs.argmax(axis=1) != rows.given_labels).astype(float) for name, outputs in rows.outputs.items()}
     for part in ("validation", "test"):
         for c in fitted.candidates:
-            assert getattr(c, f"{part}_metric") == pytest.approx(100 * wrong[c.name][rows.split_names == part].mean())
+            assert getattr(c, f"{part}_metric") == pytest.approx(
+                100 * wrong[c.name][rows.split_names == part].mean()
+            )
     assert set(wrong) == {"supervised", "baseline", "l2i"}
-    assert fitted.selected_name == select_by_errors({name: values[rows.split_names == "validation"] for name, values in wrong.items()})
+    assert fitted.selected_name == select_by_errors(
+        {name: values[rows.split_names == "validation"] for name, values in wrong.items()}
+    )
 
 
 def test_imputed_labels_are_a_row_for_each_row_in_order(table: Path) -> None:
@@ -78,21 +89,29 @@ def test_imputed_labels_are_a_row_for_each_row_in_order(table: Path) -> None:
     works("impute", "runs/flowers", "--out", "labels.parquet", "--threshold", "0.5", cwd=table)
     frame, loose = pd.read_csv(table / "labels.csv"), pd.read_parquet(table / "labels.parquet")
     truth = flowers()
-    for found, threshold in ((frame, 0.9), (loose, 0.5)):
-        assert list(found.columns) == ["id", "label", "source", "confidence", "abstain", "changes"]
-        assert found["id"].tolist() == truth["name"].tolist()
+    for actual, threshold in ((frame, 0.9), (loose, 0.5)):
+        assert list(actual.columns) == ["id", "label", "source", "confidence", "abstain", "changes"]
+        assert actual["id"].tolist() == truth["name"].tolist()
         given = truth["label"] != ""
-        assert (found.loc[given, "label"] == truth.loc[given, "label"]).all()
-        assert (found["source"] == np.where(given, "given", "imputed")).all()
-        assert set(found["label"]) == {"aster", "lily", "rose"}
-        assert found["confidence"].between(1 / 3, 1).all() and (found.loc[given, "confidence"] == 1).all()
-        assert (found["abstain"] == (~given & (found["confidence"] < threshold))).all()
-        assert pd.api.types.is_bool_dtype(found["abstain"]) and pd.api.types.is_integer_dtype(found["changes"])
-        assert (found["changes"] >= 0).all() and found["changes"].max() > 0
-        assert (found.loc[given, "changes"] == 0).all()
+        assert (actual.loc[given, "label"] == truth.loc[given, "label"]).all()
+        assert (actual["source"] == np.where(given, "given", "imputed")).all()
+        assert set(actual["label"]) == {"aster", "lily", "rose"}
+        assert (
+            actual["confidence"].between(1 / 3, 1).all()
+            and (actual.loc[given, "confidence"] == 1).all()
+        )
+        assert (actual["abstain"] == (~given & (actual["confidence"] < threshold))).all()
+        assert pd.api.types.is_bool_dtype(actual["abstain"]) and pd.api.types.is_integer_dtype(
+            actual["changes"]
+        )
+        assert (actual["changes"] >= 0).all() and actual["changes"].max() > 0
+        assert (actual.loc[given, "changes"] == 0).all()
     assert (frame["label"] == truth["kind"]).mean() > 0.6
     assert loose["abstain"].sum() < frame["abstain"].sum()
-    assert said.out == f"600 rows in labels.csv: 570 imputed, {frame['abstain'].sum()} of them abstained\n"
+    assert (
+        said.out
+        == f"600 rows in labels.csv: 570 imputed, {frame['abstain'].sum()} of them abstained\n"
+    )
     assert not list(table.glob("*.partial"))
 
 
@@ -101,15 +120,23 @@ def test_new_rows_are_predicted_with_what_is_new_told(table: Path) -> None:
     new.loc[3, "colour"], new.loc[5, "size0"] = "violet", np.nan
     new.to_csv(table / "new.csv", index=False)
     said = works("predict", "runs/flowers", "new.csv", cwd=table)
-    assert "l2i: column 'colour': 1 row with 1 new category, such as 'violet', counts as not known" in said.err
+    assert (
+        "l2i: column 'colour': 1 row with 1 new category, such as 'violet', counts as not known"
+        in said.err
+    )
     assert "l2i: column 'size0': 1 blank row filled with the mean" in said.err
     lines = said.out.splitlines()
     assert lines[0] == "id,label,confidence,p(aster),p(lily),p(rose)"
     assert [line.split(",")[0] for line in lines[1:]] == new["name"].tolist()
-    assert works("predict", "runs/flowers", "new.csv", "--out", "p.parquet", cwd=table).out == "20 rows in p.parquet\n"
+    assert (
+        works("predict", "runs/flowers", "new.csv", "--out", "p.parquet", cwd=table).out
+        == "20 rows in p.parquet\n"
+    )
     frame = pd.read_parquet(table / "p.parquet")
     np.testing.assert_allclose(probabilities(frame).sum(axis=1), 1, atol=1e-5)
-    assert (frame["label"] == np.array(["aster", "lily", "rose"])[probabilities(frame).argmax(axis=1)]).all()
+    assert (
+        frame["label"] == np.array(["aster", "lily", "rose"])[probabilities(frame).argmax(axis=1)]
+    ).all()
     assert (frame["confidence"] == probabilities(frame).max(axis=1)).all()
 
 
@@ -119,7 +146,9 @@ def test_predictions_of_the_rows_fitted_to_are_the_labels_imputed(table: Path) -
     predicted, imputed = pd.read_csv(table / "same.csv"), pd.read_csv(table / "same_labels.csv")
     blank = imputed["source"] == "imputed"
     assert (predicted["label"] == imputed["label"])[blank].all()
-    np.testing.assert_allclose(predicted["confidence"][blank], imputed["confidence"][blank], atol=2e-6)
+    np.testing.assert_allclose(
+        predicted["confidence"][blank], imputed["confidence"][blank], atol=2e-6
+    )
 
 
 def test_an_exported_table_model_answers_as_predict_does(table: Path) -> None:
@@ -131,8 +160,10 @@ def test_an_exported_table_model_answers_as_predict_does(table: Path) -> None:
         "numbers": raw[["size0", "size1", "size2"]].to_numpy(dtype=np.float32),
         "categories": raw[["colour"]].to_numpy(dtype=object),
     }
-    found = onnx_answers(table / "model.onnx", feeds)
-    np.testing.assert_allclose(found["probabilities"], probabilities(pd.read_csv(table / "all.csv")), atol=1e-4)
+    actual = onnx_answers(table / "model.onnx", feeds)
+    np.testing.assert_allclose(
+        actual["probabilities"], probabilities(pd.read_csv(table / "all.csv")), atol=1e-4
+    )
 
 
 def test_a_report_is_one_file_with_the_verdict(table: Path) -> None:
@@ -182,8 +213,12 @@ def test_arrays_of_numbers_to_be_told(tmp_path: Path) -> None:
     assert np.corrcoef(frame["y"][80:], y[80:])[0, 1] > 0.7
     works("export", "runs/a", "model.onnx", cwd=tmp_path)
     works("predict", "runs/a", "a.npz", "--out", "p.csv", cwd=tmp_path)
-    found = onnx_answers(tmp_path / "model.onnx", {"numbers": x.astype(np.float32)})["values"][:, 0]
-    np.testing.assert_allclose(found, pd.read_csv(tmp_path / "p.csv")["y"], atol=1e-4 * 500, rtol=1e-6)
+    actual = onnx_answers(tmp_path / "model.onnx", {"numbers": x.astype(np.float32)})["values"][
+        :, 0
+    ]
+    np.testing.assert_allclose(
+        actual, pd.read_csv(tmp_path / "p.csv")["y"], atol=1e-4 * 500, rtol=1e-6
+    )
 
 
 def test_text_is_read_by_its_words_and_not_exported(tmp_path: Path) -> None:
@@ -209,13 +244,20 @@ def test_two_targets_of_different_units(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "houses.csv", index=False)
     works("fit", "houses.csv", "--target", "price", "heat", *QUICK, "--steps", "100", cwd=tmp_path)
     works("impute", "runs/houses", "--out", "labels.parquet", "--threshold", "0.7", cwd=tmp_path)
-    found = pd.read_parquet(tmp_path / "labels.parquet")
-    assert found[["price", "heat"]][:80].equals(frame[["price", "heat"]][:80])
-    rest = found[80:]
-    assert np.corrcoef(rest["price"], 300_000 + 90_000 * frame["area"][80:] - 20_000 * frame["age"][80:])[0, 1] > 0.7
+    actual = pd.read_parquet(tmp_path / "labels.parquet")
+    assert actual[["price", "heat"]][:80].equals(frame[["price", "heat"]][:80])
+    rest = actual[80:]
+    assert (
+        np.corrcoef(
+            rest["price"], 300_000 + 90_000 * frame["area"][80:] - 20_000 * frame["age"][80:]
+        )[0, 1]
+        > 0.7
+    )
     assert np.corrcoef(rest["heat"], 0.02 + 0.003 * frame["rooms"][80:])[0, 1] > 0.7
     fitted, _ = read_fit(tmp_path / "runs/houses")
-    vague = (rest[["price_spread", "heat_spread"]].to_numpy() / np.array(fitted.target_std)).max(axis=1)
+    vague = (rest[["price_spread", "heat_spread"]].to_numpy() / np.array(fitted.target_std)).max(
+        axis=1
+    )
     assert (rest["abstain"].to_numpy() == (vague > 0.7)).all()
     works("report", "runs/houses", cwd=tmp_path)
     said = works("predict", "runs/houses", "houses.csv", cwd=tmp_path)

@@ -12,14 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fits import (
-    FIT,
-    fitted_flowers,
-    flowers,
-    l2i,
-    refused,
-    works,
-)
+from fits import FIT, fitted_flowers, flowers, l2i, refused, works
 
 from l2i.config import Run
 from l2i.config import replace as changed
@@ -39,22 +32,30 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(run: Path) -> dict[Path, tuple[int, bytes]]:
-    """Files of a fit and when they were written, but for those that say who is at work and on what."""
-    every = [path for path in run.rglob("*") if path.is_file() and path not in (run / LOCK_FILE, run / IDENTITY_FILE)]
+    """Files of a fit and their times, except those that say who is at work and on what."""
+    every = [
+        path
+        for path in run.rglob("*")
+        if path.is_file() and path not in (run / LOCK_FILE, run / IDENTITY_FILE)
+    ]
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in every}
 
 
 def test_a_fit_that_is_done_is_not_done_again(table: Path) -> None:
     before = made(table / "runs/flowers")
     said = works(*FIT, cwd=table)
-    assert "runs/flowers: done before; give another --out to fit again" in said.err
+    assert "runs/flowers: already done; choose a different --out to fit again" in said.err
     assert said.out == (table / "printed.txt").read_text()
     assert made(table / "runs/flowers") == before
 
 
-@pytest.mark.parametrize("other", [("--seed", "2"), ("--steps", "50"), ("--validation", "0.3"), ("--method", "vat")])
+@pytest.mark.parametrize(
+    "other", [("--seed", "2"), ("--steps", "50"), ("--validation", "0.3"), ("--method", "vat")]
+)
 def test_other_options_in_the_same_folder_are_refused(table: Path, other: tuple[str, str]) -> None:
-    assert "runs/flowers holds a fit of other data or options; give another --out" in refused(*FIT, *other, cwd=table)
+    assert "runs/flowers holds a fit of other data or options; choose a different --out" in refused(
+        *FIT, *other, cwd=table
+    )
 
 
 def test_other_data_in_the_same_folder_are_refused(table: Path, tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_a_folder_of_something_else_is_left_alone(table: Path) -> None:
     (table / "mine" / "thesis.txt").write_text("years of work")
     said = l2i(*FIT, "--out", "mine", cwd=table)
     assert said.code == 2
-    assert said.err == "l2i: mine holds something else already; give another --out\n"
+    assert said.err == "l2i: mine holds something else already; choose a different --out\n"
     assert (table / "mine" / "thesis.txt").read_text() == "years of work"
 
 
@@ -78,19 +79,31 @@ def test_a_fit_that_was_cut_goes_on_to_the_same_end(table: Path, tmp_path: Path)
     (folder / "fit.json").unlink()
     (folder / "l2i" / "result.json").unlink()
     sorted((folder / "l2i" / "checkpoints").iterdir())[-1].unlink()  # as it was at step 45
-    assert "is an unfinished fit; the command that began it goes on" in refused("impute", str(folder), cwd=table)
+    assert "is an unfinished fit; the command that began it resumes it" in refused(
+        "impute", str(folder), cwd=table
+    )
     said = works(*FIT, "--out", str(folder), cwd=table)
     assert "resuming from step 45" in said.err
     (before, first), (after, second) = read_fit(table / "runs/flowers"), read_fit(folder)
-    assert (after.selected_name, after.temperature, after.previews) == (before.selected_name, before.temperature, before.previews)
+    assert (after.selected_name, after.temperature, after.previews) == (
+        before.selected_name,
+        before.temperature,
+        before.previews,
+    )
     assert all((first.outputs[name] == second.outputs[name]).all() for name in first.outputs)
     assert (first.change_counts == second.change_counts).all()
 
 
-def test_a_real_process_stopped_by_a_signal_says_so_and_goes_on(table: Path, tmp_path: Path) -> None:
+def test_a_real_process_stopped_by_a_signal_says_so_and_goes_on(
+    table: Path, tmp_path: Path
+) -> None:
     command = [*FIT, "--out", str(tmp_path / "run"), "--steps", "300"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "l2i", *command], cwd=table, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "l2i", *command],
+        cwd=table,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     saved = tmp_path / "run" / "supervised" / "checkpoints" / "0000000075.safetensors"
     while not saved.exists():
@@ -102,7 +115,12 @@ def test_a_real_process_stopped_by_a_signal_says_so_and_goes_on(table: Path, tmp
     assert "the same command goes on from there" in err.splitlines()[-1]
     assert "Traceback" not in err
     assert not (tmp_path / "run" / "fit.json").exists()
-    for command_on_it in (("impute",), ("report",), ("predict", "flowers.csv"), ("export", "m.onnx")):
+    for command_on_it in (
+        ("impute",),
+        ("report",),
+        ("predict", "flowers.csv"),
+        ("export", "m.onnx"),
+    ):
         name, *rest = command_on_it
         assert "is an unfinished fit" in refused(name, str(tmp_path / "run"), *rest, cwd=table)
     said = works(*command, cwd=table)
@@ -114,27 +132,39 @@ def small(run: Run) -> Run:
     return changed(run, device="cpu", threads=1, steps=20, model={"width": 8}, seed=2)
 
 
-def test_labels_of_test_rows_play_no_part_in_choice_or_imputation(table: Path, tmp_path: Path) -> None:
+def test_labels_of_test_rows_play_no_part_in_choice_or_imputation(
+    table: Path, tmp_path: Path
+) -> None:
     options = FitOptions(target=("label",), id="name", ignore=("kind",), test=0.4)
     source = read_source(str(table / "flowers.csv"), options)
     data = prepare_data(source, options, small(Run()))
     measured = data.split_names == "test"
     given = source.given_labels.copy()
     given[measured] = (given[measured] + 1) % 3
-    lying = assemble_data(replace(source, given_labels=given), data.preprocessor, data.split_names, data.x, small(Run()))
-    found = []
+    lying = assemble_data(
+        replace(source, given_labels=given),
+        data.preprocessor,
+        data.split_names,
+        data.x,
+        small(Run()),
+    )
+    actual = []
     for name, each in (("true", data), ("lying", lying)):
         run, choices = plan_run(each, options, small, small(Run()))
         runs = make_candidate_runs(run, options, tmp_path / name, has_unlabeled=True)
-        found.append(assemble_fit(each, [train_candidate(each, *item) for item in runs.items()], choices, {}))
-    (fitted, rows), (other, others) = found
+        actual.append(
+            assemble_fit(each, [train_candidate(each, *item) for item in runs.items()], choices, {})
+        )
+    (fitted, rows), (other, others) = actual
     assert [c.test_metric for c in fitted.candidates] != [c.test_metric for c in other.candidates]
     assert (other.selected_name, other.temperature, other.covariate_shift_auc) == (
         fitted.selected_name,
         fitted.temperature,
         fitted.covariate_shift_auc,
     )
-    assert [c.validation_cost for c in other.candidates] == [c.validation_cost for c in fitted.candidates]
+    assert [c.validation_cost for c in other.candidates] == [
+        c.validation_cost for c in fitted.candidates
+    ]
     blank = source.given_labels < 0
     mine, theirs = impute(fitted, rows), impute(other, others)
     assert (mine.labels[blank] == theirs.labels[blank]).all()
@@ -143,7 +173,9 @@ def test_labels_of_test_rows_play_no_part_in_choice_or_imputation(table: Path, t
 
 def test_without_baselines_one_network_is_trained(table: Path) -> None:
     out = ("--out", "runs/alone")
-    said = works(*FIT, *out, "--no-baselines", "--method", "vat", "--method.epsilon", "2", cwd=table)
+    said = works(
+        *FIT, *out, "--no-baselines", "--method", "vat", "--method.epsilon", "2", cwd=table
+    )
     assert "l2i: method: vat, weight 1 (as asked)" in said.err
     assert "vat + L2I was the only one trained" in said.out
     assert "was not compared: no network was trained on the labelled rows alone" in said.out
@@ -157,12 +189,17 @@ def test_without_baselines_one_network_is_trained(table: Path) -> None:
 def test_imputation_can_be_turned_off(table: Path) -> None:
     said = works(*FIT, "--out", "runs/off", "--l2i.update", "off", cwd=table)
     assert "l2i: L2I: off (as asked)" in said.err
-    assert sorted(path.name for path in (table / "runs/off").iterdir() if path.is_dir()) == ["baseline", "supervised"]
+    assert sorted(path.name for path in (table / "runs/off").iterdir() if path.is_dir()) == [
+        "baseline",
+        "supervised",
+    ]
     works("report", "runs/off", cwd=table)
 
 
 def test_without_test_rows_there_is_a_fit_and_no_test_figure(table: Path) -> None:
     works(*FIT, "--out", "runs/untested", "--test", "0", cwd=table)
     fitted, rows = read_fit(table / "runs/untested")
-    assert not (rows.split_names == "test").any() and all(c.test_metric is None for c in fitted.candidates)
+    assert not (rows.split_names == "test").any() and all(
+        c.test_metric is None for c in fitted.candidates
+    )
     works("report", "runs/untested", cwd=table)

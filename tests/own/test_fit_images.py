@@ -1,4 +1,4 @@
-"""Images of one's own, in folders, tables and arrays, from files to labels, as a person types it."""
+"""A user's own images, in folders, tables and arrays, from files to labels, as typed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fits import (
-    QUICK,
-    onnx_answers,
-    photos,
-    probabilities,
-    squares,
-    works,
-)
+from fits import QUICK, onnx_answers, photos, probabilities, squares, works
 from sklearn.datasets import load_digits
 
 from l2i.fit.artifact import read_fit
@@ -58,13 +51,16 @@ def test_new_images_are_predicted_from_a_folder_or_a_file(images: Path) -> None:
 def test_an_exported_image_model_answers_as_predict_does(images: Path) -> None:
     works("export", "runs/photos", "model.onnx", cwd=images)
     works("predict", "runs/photos", "photos/unlabeled", "--out", "exported.csv", cwd=images)
-    options, listed = read_fit(images / "runs/photos")[0].source, list_image_files(images / "photos/unlabeled")
+    options, listed = (
+        read_fit(images / "runs/photos")[0].source,
+        list_image_files(images / "photos/unlabeled"),
+    )
     frame = ImageSpec(options["side"], options["channels"], options["whole"])
-    raw = decode_image_files(listed.paths, listed.names, lambda *_: frame, skip_unreadable=False).pixels
-    found = onnx_answers(images / "model.onnx", {"images": raw})
+    raw = decode_image_files(listed, lambda *_: frame, skip_unreadable=False).pixels
+    actual = onnx_answers(images / "model.onnx", {"images": raw})
     wanted = pd.read_csv(images / "exported.csv")
     assert wanted["id"].tolist() == listed.names
-    np.testing.assert_allclose(found["probabilities"], probabilities(wanted), atol=1e-4)
+    np.testing.assert_allclose(actual["probabilities"], probabilities(wanted), atol=1e-4)
 
 
 def test_a_report_on_images_shows_pictures(images: Path) -> None:
@@ -75,7 +71,9 @@ def test_a_report_on_images_shows_pictures(images: Path) -> None:
 def test_landmarks_come_back_in_pixels_of_the_images_as_they_were(tmp_path: Path) -> None:
     truth, names = squares(tmp_path), ["left", "top", "right", "bottom"]
     options = ("--image", "path", "--target", *names, "--size", "20", "--no-baselines")
-    said = works("fit", "squares.csv", *options, *QUICK, "--model.width", "64", "--steps", "80", cwd=tmp_path)
+    said = works(
+        "fit", "squares.csv", *options, *QUICK, "--model.width", "64", "--steps", "80", cwd=tmp_path
+    )
     assert "l2i: the targets are 2 points x, y in pixels" in said.err
     works("impute", "runs/squares", "--out", "labels.csv", cwd=tmp_path)
     frame = pd.read_csv(tmp_path / "labels.csv")
@@ -88,9 +86,9 @@ def test_landmarks_come_back_in_pixels_of_the_images_as_they_were(tmp_path: Path
     spreads = frame[[f"{name}_spread" for name in names]].to_numpy()
     assert (spreads[given] == 0).all() and (spreads[~given] > 0).all()
     for name in names:
-        found, right = frame.loc[~given, name], truth.loc[~given, name]
-        assert np.corrcoef(found, right)[0, 1] > 0.8
-        assert np.sqrt(((found - right) ** 2).mean()) < 0.6 * right.std()
+        actual, right = frame.loc[~given, name], truth.loc[~given, name]
+        assert np.corrcoef(actual, right)[0, 1] > 0.8
+        assert np.sqrt(((actual - right) ** 2).mean()) < 0.6 * right.std()
     truth[["path"]].to_csv(tmp_path / "new.csv", index=False)
     works("predict", "runs/squares", "new.csv", "--out", "new_labels.csv", cwd=tmp_path)
     new = pd.read_csv(tmp_path / "new_labels.csv")

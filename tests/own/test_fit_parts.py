@@ -16,14 +16,18 @@ from l2i.fit.impute import fit_std_scale, fit_temperature
 from l2i.fit.split import MAX_EVAL_ROWS, assign_splits
 
 
-def classes(rows: int, blank: int, shares: tuple[float, ...] = (0.6, 0.3, 0.1)) -> NDArray[np.int64]:
+def classes(
+    rows: int, blank: int, shares: tuple[float, ...] = (0.6, 0.3, 0.1)
+) -> NDArray[np.int64]:
     draw = np.random.default_rng(0)
     given = draw.choice(len(shares), size=rows, p=shares)
     given[draw.choice(rows, size=blank, replace=False)] = -1
     return given
 
 
-@pytest.mark.parametrize(("validation", "test", "counts"), [(0.2, 0.2, (60, 60)), (7, 0, (7, 0)), (0.1, 25, (30, 25))])
+@pytest.mark.parametrize(
+    ("validation", "test", "counts"), [(0.2, 0.2, (60, 60)), (7, 0, (7, 0)), (0.1, 25, (30, 25))]
+)
 def test_as_many_rows_are_set_aside_as_asked_and_all_are_labelled(
     validation: float, test: float, counts: tuple[int, int]
 ) -> None:
@@ -50,8 +54,10 @@ def test_small_and_large_targets_are_in_every_part() -> None:
     assert ((parts == "unlabeled") == np.isnan(given[:, 0])).all()
     known = given[~np.isnan(given[:, 0]), 0]
     for part in ("labeled", "validation", "test"):
-        found = given[parts == part, 0]
-        assert np.quantile(found, [0.25, 0.5, 0.75]) == pytest.approx(np.quantile(known, [0.25, 0.5, 0.75]), rel=0.2)
+        actual = given[parts == part, 0]
+        assert np.quantile(actual, [0.25, 0.5, 0.75]) == pytest.approx(
+            np.quantile(known, [0.25, 0.5, 0.75]), rel=0.2
+        )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -63,7 +69,9 @@ def test_one_row_of_each_class_is_trained_on_however_rare_it_is(seed: int) -> No
 
 def test_parts_are_of_their_seed() -> None:
     given = classes(400, 100)
-    first, again, other = (assign_splits(given, validation=0.2, test=0.2, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (
+        assign_splits(given, validation=0.2, test=0.2, seed=seed) for seed in (3, 3, 4)
+    )
     assert (first == again).all()
     assert (first != other).any()
 
@@ -80,7 +88,9 @@ def test_what_is_no_share_and_no_count_is_refused(share: float) -> None:
 
 
 def test_too_few_rows_are_refused_with_what_helps() -> None:
-    with pytest.raises(InputError, match=r"10 labelled rows are too few to set 5 .* lower --validation and --test"):
+    with pytest.raises(
+        InputError, match=r"10 labelled rows are too few to set 5 .* lower --validation and --test"
+    ):
         assign_splits(classes(10, 0), validation=5, test=5, seed=0)
     with pytest.raises(InputError, match="too few"):
         assign_splits(np.arange(4.0)[:, None], validation=2, test=2, seed=0)
@@ -120,13 +130,19 @@ def test_the_scale_of_spreads_is_the_one_that_made_the_errors_in_any_units() -> 
     errors = 2.5 * spread * draw.normal(size=spread.shape)
     units = np.array([1e-4, 1e6])
     assert fit_std_scale(errors, spread) == pytest.approx(2.5, rel=0.03)
-    assert fit_std_scale(errors * units, spread * units) == pytest.approx(fit_std_scale(errors, spread))
+    assert fit_std_scale(errors * units, spread * units) == pytest.approx(
+        fit_std_scale(errors, spread)
+    )
     assert fit_std_scale(errors[:0], spread[:0]) == 1
     assert np.isfinite(fit_std_scale(errors, np.zeros_like(spread)))
 
 
 def test_changes_of_classes_and_of_targets_are_counted_as_by_hand() -> None:
-    assert count_label_changes(np.array([[0, 1, 2], [0, 2, 2], [1, 1, 2]]), None).tolist() == [1, 2, 0]
+    assert count_label_changes(np.array([[0, 1, 2], [0, 2, 2], [1, 1, 2]]), None).tolist() == [
+        1,
+        2,
+        0,
+    ]
     moving = np.array([[0.0, 0.0], [0.05, 0.0], [0.05, 300.0], [0.3, 301.0]])[:, None]
     assert count_label_changes(moving, np.array([1.0, 1000.0])).tolist() == [2]
     assert count_label_changes(moving[:1], np.array([1.0, 1000.0])).tolist() == [0]
@@ -156,6 +172,8 @@ def test_texts_are_told_apart_by_which_tokens_they_have_not_by_where_or_by_their
     blank = np.arange(600) % 3 > 0
     assert covariate_shift_auc(ids, blank, seed=0) == pytest.approx(0.5, abs=0.1)
     turned = torch.where(torch.from_numpy(blank)[:, None], ids.sort(dim=1).values, ids)
-    assert covariate_shift_auc(turned, blank, seed=0) == pytest.approx(covariate_shift_auc(ids, blank, seed=0))
+    assert covariate_shift_auc(turned, blank, seed=0) == pytest.approx(
+        covariate_shift_auc(ids, blank, seed=0)
+    )
     ids[torch.from_numpy(blank), 7] = 1234
     assert (covariate_shift_auc(ids, blank, seed=0) or 0) > 0.8

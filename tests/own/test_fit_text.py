@@ -1,4 +1,4 @@
-"""Texts read by a pretrained encoder, from a file to labels, predictions and a report, as a person types it."""
+"""Texts read by a pretrained encoder, from a file to labels, predictions and a report, as typed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,18 @@ from l2i.fit.artifact import read_fit
 from tiny_encoder import reviews, tiny_encoder
 
 ROWS, LABELS, BLANK = 120, 50, 70  # of films.csv: rows, labelled ones, and the one without a text
-QUICK = ("--device", "cpu", "--threads", "1", "--steps", "120", "--optim.lr", "0.003", "--optim.ema-decay", "0.8")
+QUICK = (
+    "--device",
+    "cpu",
+    "--threads",
+    "1",
+    "--steps",
+    "120",
+    "--optim.lr",
+    "0.003",
+    "--optim.ema-decay",
+    "0.8",
+)
 CLASSES = (
     "fit",
     "films.csv",
@@ -33,13 +44,15 @@ CLASSES = (
 
 
 def films() -> pd.DataFrame:
-    """Made-up reviews with a title, a number beside them, a mood and stars, of which the first rows are labelled."""
+    """Made-up reviews with a title, a number, a mood and stars; the first rows are labelled."""
     draw = np.random.default_rng(0)
     texts, good = zip(*reviews(ROWS), strict=True)
     frame = pd.DataFrame({"title": [f"the story of {i}" for i in range(ROWS)], "review": texts})
     frame["year"] = draw.integers(1950, 2020, size=ROWS)
     frame["mood"] = [("bad", "good")[g] if i < LABELS else "" for i, g in enumerate(good)]
-    frame["stars"] = [round(2 + 6 * g + draw.random(), 2) if i < LABELS else None for i, g in enumerate(good)]
+    frame["stars"] = [
+        round(2 + 6 * g + draw.random(), 2) if i < LABELS else None for i, g in enumerate(good)
+    ]
     frame.loc[BLANK, ["title", "review"]] = ""
     return frame
 
@@ -65,8 +78,12 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Films and weights that nothing was fitted to, and weights that lack something."""
     folder = place(tmp_path_factory.mktemp("start"))
-    shutil.copytree(folder / "bert", folder / "untokenized", ignore=shutil.ignore_patterns("tokenizer*"))
-    shutil.copytree(folder / "bert", folder / "weightless", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(
+        folder / "bert", folder / "untokenized", ignore=shutil.ignore_patterns("tokenizer*")
+    )
+    shutil.copytree(
+        folder / "bert", folder / "weightless", ignore=shutil.ignore_patterns("*.safetensors")
+    )
     (folder / "empty").mkdir()
     return folder
 
@@ -77,11 +94,12 @@ def test_a_fit_says_what_it_reads_and_chooses(fitted: Path) -> None:
         "read as text: 'review'",
         "left out, as --encoder reads texts alone: 'year'",
         "1 row without a text, read as an empty one",
-        "method: uda, weight 1, threshold 0, temperature 1 (classes of texts",
-        "network: encoder bert, dropout 0.1 before the head (the pretrained network that was named",
-        "texts: 32 tokens, of longer ones the end (as long as the longest one trained on",
+        "method: uda, weight 1, threshold 0, temperature 1 (text classification",
+        "network: encoder bert, dropout 0.1 before the head (the given pretrained network, "
+        "fine-tuned",
+        "texts: 32 tokens, of longer ones the end (as long as the longest training text",
         "weak view: none (the text as it is)",
-        "strong view: words.replace 0.3 (words that say little",
+        "strong view: replace 0.3 (uninformative words replaced",
         "batch: 8 labelled + 24 unlabelled",
         "optimizer: adam, rate 0.003, linear, warmed up (as asked)",
     ):
@@ -95,16 +113,22 @@ def test_the_fit_folder_holds_what_texts_are_read_with_and_no_weights_twice(fitt
     assert {"config.json", "tokenizer.json"} <= held
     assert not any(name.endswith((".safetensors", ".bin")) for name in held)
     inputs = read_fit(fitted / "runs/films")[0].inputs
-    assert inputs == {"kind": "text", "names": ["review"], "length": 32, "keep": "end", "weights": "bert"}
+    assert inputs == {
+        "kind": "text",
+        "names": ["review"],
+        "length": 32,
+        "keep": "end",
+        "weights": "bert",
+    }
 
 
 def test_imputed_labels_are_a_row_for_each_row_and_mostly_right(fitted: Path) -> None:
     works("impute", "runs/films", "--out", "labels.csv", cwd=fitted)
-    found = pd.read_csv(fitted / "labels.csv")
-    assert list(found.columns) == ["id", "mood", "source", "confidence", "abstain", "changes"]
-    assert (found["source"] == np.where(np.arange(ROWS) < LABELS, "given", "imputed")).all()
+    actual = pd.read_csv(fitted / "labels.csv")
+    assert list(actual.columns) == ["id", "mood", "source", "confidence", "abstain", "changes"]
+    assert (actual["source"] == np.where(np.arange(ROWS) < LABELS, "given", "imputed")).all()
     truth = np.array([("bad", "good")[good] for _, good in reviews(ROWS)])
-    assert (found["mood"] == truth)[LABELS:].mean() > 0.8
+    assert (actual["mood"] == truth)[LABELS:].mean() > 0.8
 
 
 def test_predictions_without_the_weights_are_what_the_fit_says_of_its_rows(fitted: Path) -> None:
@@ -117,7 +141,9 @@ def test_predictions_without_the_weights_are_what_the_fit_says_of_its_rows(fitte
 
 
 def test_new_texts_are_predicted_and_a_missing_column_is_said(fitted: Path) -> None:
-    (fitted / "new.csv").write_text("review,x\nthis film was great and witty,1\nit was dull and awful,2\n42,3\n")
+    (fitted / "new.csv").write_text(
+        "review,x\nthis film was great and witty,1\nit was dull and awful,2\n42,3\n"
+    )
     said = works("predict", "runs/films", "new.csv", cwd=fitted)
     lines = said.out.splitlines()
     assert lines[0] == "id,mood,confidence,p(bad),p(good)" and said.err == ""
@@ -132,7 +158,11 @@ def test_the_report_shows_texts(fitted: Path) -> None:
     works("report", "runs/films", "--out", "page.html", cwd=fitted)
     page = (fitted / "page.html").read_text()
     fit, _ = read_fit(fitted / "runs/films")
-    shown = [sample.fields["review"] for sample in fit.previews if sample.fields and sample.fields["review"]]
+    shown = [
+        sample.fields["review"]
+        for sample in fit.previews
+        if sample.fields and sample.fields["review"]
+    ]
     assert sum(text[:40] in page for text in shown) >= 8
     assert "encoder bert, dropout 0.1" in page
 
@@ -140,10 +170,15 @@ def test_the_report_shows_texts(fitted: Path) -> None:
 def test_an_encoder_is_not_exported(fitted: Path) -> None:
     for out in ("model.onnx", "model.pt2"):
         line = refused("export", "runs/films", out, cwd=fitted)
-        assert "column 'review' is text, which a model file cannot read; use 'l2i predict runs/films'" in line
+        assert (
+            "column 'review' is text, which a model file cannot read; use 'l2i predict runs/films'"
+            in line
+        )
 
 
-def test_a_fit_without_its_tokenizer_is_refused_where_that_is_needed(fitted: Path, tmp_path: Path) -> None:
+def test_a_fit_without_its_tokenizer_is_refused_where_that_is_needed(
+    fitted: Path, tmp_path: Path
+) -> None:
     shutil.copytree(fitted / "runs/films", tmp_path / "run")
     (tmp_path / "new.csv").write_text("review,x\ngreat,1\n")
     (tmp_path / "run/encoder/tokenizer.json").unlink()
@@ -158,9 +193,22 @@ def test_a_fit_without_its_tokenizer_is_refused_where_that_is_needed(fitted: Pat
 
 
 def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(start: Path) -> None:
-    options = ("--text", "review", "title", "--target", "stars", "--ignore", "mood", "year", "--encoder", "bert")
+    options = (
+        "--text",
+        "review",
+        "title",
+        "--target",
+        "stars",
+        "--ignore",
+        "mood",
+        "year",
+        "--encoder",
+        "bert",
+    )
     asked = ("--data.text.length", "20", "--data.text.keep-side", "start", "--steps", "120")
-    said = works("fit", "films.csv", *options, *QUICK, *asked, "--no-baselines", "--out", "stars", cwd=start)
+    said = works(
+        "fit", "films.csv", *options, *QUICK, *asked, "--no-baselines", "--out", "stars", cwd=start
+    )
     assert "l2i: read as text: 'review', 'title', joined in this order" in said.err
     assert "l2i: method: mean-teacher, weight 1 (regression" in said.err
     assert "l2i: texts: 20 tokens, of longer ones the start (as asked)" in said.err
@@ -172,21 +220,41 @@ def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(sta
     assert rows.predictive_std is not None and (rows.predictive_std > 0).all()
     works("impute", "stars", "--out", "stars.csv", cwd=start)
     good = [good for _, good in reviews(ROWS)]
-    assert np.corrcoef(pd.read_csv(start / "stars.csv")["stars"][LABELS:], good[LABELS:])[0, 1] > 0.5
+    assert (
+        np.corrcoef(pd.read_csv(start / "stars.csv")["stars"][LABELS:], good[LABELS:])[0, 1] > 0.5
+    )
     works("predict", "stars", "films.csv", "--out", "again.csv", cwd=start)
-    np.testing.assert_allclose(pd.read_csv(start / "again.csv")["stars"], rows.outputs["l2i"][:, 0], atol=1e-4)
+    np.testing.assert_allclose(
+        pd.read_csv(start / "again.csv")["stars"], rows.outputs["l2i"][:, 0], atol=1e-4
+    )
     works("report", "stars", cwd=start)
     films()[["review"]].to_csv(start / "short.csv", index=False)
-    assert "has no column 'title', with which" in refused("predict", "stars", "short.csv", cwd=start)
+    assert "has no column 'title', with which" in refused(
+        "predict", "stars", "short.csv", cwd=start
+    )
 
 
 def test_a_text_of_numbers_is_a_text_and_how_tokens_are_pooled_is_kept(start: Path) -> None:
     (start / "bert/1_Pooling").mkdir()
     (start / "bert/1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    options = ("--text", "year", "--target", "mood", "--encoder", "bert", "--steps", "2", "--device", "cpu")
+    options = (
+        "--text",
+        "year",
+        "--target",
+        "mood",
+        "--encoder",
+        "bert",
+        "--steps",
+        "2",
+        "--device",
+        "cpu",
+    )
     frozen = ("--model.freeze", "embeddings", "--no-baselines")
     said = works("fit", "films.csv", *options, *frozen, "--out", "years", cwd=start)
-    assert "l2i: network: encoder bert, dropout 0.1 before the head, word embeddings not trained (as asked)" in said.err
+    assert (
+        "l2i: network: encoder bert, dropout 0.1 before the head, "
+        "word embeddings not trained (as asked)" in said.err
+    )
     shutil.move(start / "bert/1_Pooling", start / "pooling")
     works("predict", "years", "films.csv", "--out", "years.csv", cwd=start)
     fit, rows = read_fit(start / "years")
@@ -196,9 +264,24 @@ def test_a_text_of_numbers_is_a_text_and_how_tokens_are_pooled_is_kept(start: Pa
 
 
 def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start: Path) -> None:
-    options = ("--text", "review", "--target", "mood", "--ignore", "title", "stars", "--device", "cpu", "--steps", "2")
+    options = (
+        "--text",
+        "review",
+        "--target",
+        "mood",
+        "--ignore",
+        "title",
+        "stars",
+        "--device",
+        "cpu",
+        "--steps",
+        "2",
+    )
     said = works("fit", "films.csv", *options, "--no-baselines", "--out", "words", cwd=start)
-    hint = "texts are read by their words; --encoder bert-base-uncased reads them with a pretrained network"
+    hint = (
+        "texts are read by their words; --encoder bert-base-uncased "
+        "reads them with a pretrained network"
+    )
     assert f"l2i: {hint}\n" in said.err and "l2i: network: mlp" in said.err
     assert read_fit(start / "words")[0].inputs["kind"] == "table"
 
@@ -207,7 +290,10 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
     ("flags", "message"),
     [
         (("--encoder", "./nowhere"), "there is no folder ./nowhere; check the path of --encoder"),
-        (("--encoder", "films.csv"), "films.csv is a file; give --encoder the folder that holds it"),
+        (
+            ("--encoder", "films.csv"),
+            "films.csv is a file; give --encoder the folder that holds it",
+        ),
         (("--encoder", ""), "give --encoder a folder, or a name such as bert-base-uncased"),
         (("--encoder", "untokenized"), "untokenized has no tokenizer"),
         (("--encoder", "weightless"), "weightless has no weights (model.safetensors)"),
@@ -217,34 +303,62 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
             "data.text.length=65 is more than the 64 tokens that bert takes; use at most 64",
         ),
         (("--data.text.length", "0"), "data.text.length=0 must be at least 1"),
-        (("--data.text.length", "2"), "data.text.length=2 leaves no room for words; use at least 3"),
-        (("--data.text.paraphrases", "x"), "is not for your own data; use --data.strong.words.replace"),
+        (
+            ("--data.text.length", "2"),
+            "data.text.length=2 leaves no room for words; use at least 3",
+        ),
+        (("--data.text.paraphrases", "x"), "is not for your own data; use --data.words.replace"),
         (("--model.weights", "bert"), "--model.weights is not for your own data; use --encoder"),
-        (("--model.name", "mlp"), "--model.name mlp cannot read texts; leave it out, or leave out --encoder"),
-        (("--data.weak.noise", "0.1"), "texts are perturbed by data.weak.words and data.strong.words"),
-        (("--category", "year"), "--category is for tables without --encoder, which these data are not; leave it out"),
+        (
+            ("--model.name", "mlp"),
+            "--model.name mlp cannot read texts; leave it out, or leave out --encoder",
+        ),
+        (
+            ("--data.weak.noise", "0.1"),
+            "texts are augmented by data.words; leave data.weak and data.strong out",
+        ),
+        (
+            ("--category", "year"),
+            "--category is for tables without --encoder, which these data are not; leave it out",
+        ),
         (("--method", "mixmatch"), "mixmatch"),
         (("--method", "vat"), "vat"),
     ],
 )
-def test_what_is_wrong_with_an_encoder_is_one_line(flags: tuple[str, ...], message: str, start: Path) -> None:
+def test_what_is_wrong_with_an_encoder_is_one_line(
+    flags: tuple[str, ...], message: str, start: Path
+) -> None:
     assert message in refused(*CLASSES, "--device", "cpu", "--out", "wrong", *flags, cwd=start)
 
 
 def test_an_encoder_needs_texts_and_a_table(tmp_path: Path) -> None:
     films().assign(review="").to_csv(tmp_path / "films.csv", index=False)
-    assert "'review' is blank in every row; name a column with texts by --text" in refused(*CLASSES, cwd=tmp_path)
+    assert "'review' is blank in every row; name a column with texts by --text" in refused(
+        *CLASSES, cwd=tmp_path
+    )
     flowers(60, 30).to_csv(tmp_path / "flowers.csv", index=False)
     plain = ("fit", "flowers.csv", "--target", "label", "--id", "name", "--ignore", "kind")
     for flags, message in {
         ("--encoder", "bert"): "--encoder reads texts; name the columns that hold them by --text",
-        ("--model.name", "encoder"): "--model.name encoder reads texts; name their column by --text",
-        ("--data.text.length", "20"): "--data.text is for texts that an encoder reads; leave it out, or give --encoder",
+        (
+            "--model.name",
+            "encoder",
+        ): "--model.name encoder reads texts; name their column by --text",
+        (
+            "--data.text.length",
+            "20",
+        ): "--data.text is for texts that an encoder reads; leave it out, or give --encoder",
     }.items():
         assert message in refused(*plain, *flags, cwd=tmp_path)
     np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.arange(9) % 2)
-    assert "--encoder is for tables and image files" in refused("fit", "a.npz", "--encoder", "bert", cwd=tmp_path)
+    assert "--encoder is for tables and image files" in refused(
+        "fit", "a.npz", "--encoder", "bert", cwd=tmp_path
+    )
     photos(tmp_path / "photos", each=2, unlabeled=2)
-    assert "--encoder is for tables, which these" in refused("fit", "photos", "--encoder", "bert", cwd=tmp_path)
+    assert "--encoder is for tables, which these" in refused(
+        "fit", "photos", "--encoder", "bert", cwd=tmp_path
+    )
     image = ("--image", "kind", "--target", "label", "--encoder", "bert")
-    assert "--encoder is for tables without --image" in refused("fit", "flowers.csv", *image, cwd=tmp_path)
+    assert "--encoder is for tables without --image" in refused(
+        "fit", "flowers.csv", *image, cwd=tmp_path
+    )

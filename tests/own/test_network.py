@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from l2i import Augment, Data, InputError, Optim, Run, Splits, load_model, train
+from l2i.data.batch import BatchSizes
 from l2i.fit.artifact import Candidate, FitArtifact, FitRows, read_fit, write_fit
 from l2i.fit.modules import (
     ExportableInputs,
@@ -23,16 +24,25 @@ from l2i.fit.modules import (
     load_network,
     predict_outputs,
 )
-from l2i.fit.preprocess import Column, ColumnKind, ImagePreprocessor, TablePreprocessor, fit_column
+from l2i.fit.preprocess import Column, ImagePreprocessor, TablePreprocessor, fit_column
+from l2i.fit.readers.columns import ColumnKind
 from l2i.methods.pi_model import PiModel
 from l2i.models.base import ModelConfig
 from l2i.tasks import Regression
 from l2i.training.checkpoint import list_checkpoints
-from l2i.training.loader import BatchSizes
 
-COUNT, LABELED, CHECKED = 60, 24, 48  # rows of the data, up to where they are labelled, from where they are validation
+COUNT, LABELED, CHECKED = (
+    60,
+    24,
+    48,
+)  # rows of the data, up to where they are labelled, from where they are validation
 SMALL = ModelConfig(name="mlp", width=8)
-KINDS: dict[str, ColumnKind] = {"colour": "category", "height": "number", "shop": "category", "price": "number"}
+KINDS: dict[str, ColumnKind] = {
+    "colour": "category",
+    "height": "number",
+    "shop": "category",
+    "price": "number",
+}
 
 
 def table(count: int = COUNT) -> pd.DataFrame:
@@ -58,10 +68,14 @@ def new_rows() -> pd.DataFrame:
 
 
 def table_inputs(frame: pd.DataFrame) -> TablePreprocessor:
-    return TablePreprocessor(columns=tuple(fit_column(frame[name], kind) for name, kind in KINDS.items()))
+    return TablePreprocessor(
+        columns=tuple(fit_column(frame[name], kind) for name, kind in KINDS.items())
+    )
 
 
-def given(x: NDArray[Any], y: NDArray[Any], classes: int | None, inputs: ExportableInputs) -> Splits:
+def given(
+    x: NDArray[Any], y: NDArray[Any], classes: int | None, inputs: ExportableInputs
+) -> Splits:
     pixels = inputs.normalization if isinstance(inputs, ImagePreprocessor) else None
     return Splits.from_arrays(
         labeled=(x[:LABELED], y[:LABELED]),
@@ -73,7 +87,14 @@ def given(x: NDArray[Any], y: NDArray[Any], classes: int | None, inputs: Exporta
     )
 
 
-def make_fit(folder: Path, inputs: ExportableInputs, raw: Any, y: NDArray[Any], network: ModelConfig, **changes: Any) -> Splits:
+def make_fit(
+    folder: Path,
+    inputs: ExportableInputs,
+    raw: Any,
+    y: NDArray[Any],
+    network: ModelConfig,
+    **changes: Any,
+) -> Splits:
     """A fit in `folder`, with a run of a few steps; `y` of whole numbers are classes."""
     x = inputs(raw) if isinstance(inputs, TablePreprocessor) else inputs.to_grey_levels(raw)
     names = None if y.ndim == 2 else tuple(f"class {k}" for k in range(int(y.max()) + 1))
@@ -95,15 +116,27 @@ def make_fit(folder: Path, inputs: ExportableInputs, raw: Any, y: NDArray[Any], 
     return splits
 
 
-def fitted_of(inputs: ExportableInputs, shape: tuple[int, ...], names: tuple[str, ...] | None, y: NDArray[Any]) -> FitArtifact:
-    best = Candidate(name="l2i", title="L2I", validation_metric=1.0, validation_cost=1.0, test_metric=None, steps=5, seconds=1.0)
+def fitted_of(
+    inputs: ExportableInputs, shape: tuple[int, ...], names: tuple[str, ...] | None, y: NDArray[Any]
+) -> FitArtifact:
+    best = Candidate(
+        name="l2i",
+        title="L2I",
+        validation_metric=1.0,
+        validation_cost=1.0,
+        test_metric=None,
+        steps=5,
+        seconds=1.0,
+    )
     task = None if names else Regression.from_targets(torch.as_tensor(y).float())
     return FitArtifact(
         source={"kind": "table"},
         inputs=inputs.to_json(),
         shape=shape,
         classes=names,
-        targets=("class",) if task is None else tuple(f"target {k}" for k in range(task.num_outputs)),
+        targets=("class",)
+        if task is None
+        else tuple(f"target {k}" for k in range(task.num_outputs)),
         metric_name="error (%)",
         metric_description="share of wrong labels",
         choices=(),
@@ -151,7 +184,9 @@ def test_a_classifier_is_the_averaged_model_of_its_run(tmp_path: Path) -> None:
     wanted = load_model(tmp_path / "l2i", splits=splits)(x)
     logits = predict_outputs(network, fitted, x, batch_size=7)
     np.testing.assert_allclose(logits, wanted.numpy(force=True), atol=1e-6)
-    np.testing.assert_allclose(Predictor(network, fitted)(x), softmax(logits / 0.7, axis=1), atol=1e-6)
+    np.testing.assert_allclose(
+        Predictor(network, fitted)(x), softmax(logits / 0.7, axis=1), atol=1e-6
+    )
 
 
 def test_a_regressor_answers_in_the_units_of_its_targets(tmp_path: Path) -> None:
@@ -182,27 +217,36 @@ def test_early_stopping_says_which_model_it_is(tmp_path: Path) -> None:
 
 def test_a_table_is_encoded_in_torch_as_it_is_in_preparation() -> None:
     inputs, frame = table_inputs(table()), new_rows()
-    names = {kind: [name for name, found in KINDS.items() if found == kind] for kind in ("number", "category")}
+    names = {
+        kind: [name for name, actual in KINDS.items() if actual == kind]
+        for kind in ("number", "category")
+    }
     numbers = torch.tensor(frame[names["number"]].to_numpy(dtype=np.float32))
-    places = [{word: k for k, word in enumerate(c.values)} for c in inputs.columns if c.kind == "category"]
+    places = [
+        {word: k for k, word in enumerate(c.values)} for c in inputs.columns if c.kind == "category"
+    ]
     words = frame[names["category"]].fillna("").to_numpy(dtype=object)
-    codes = [[place.get(word, -1) for place, word in zip(places, row, strict=True)] for row in words]
-    found = TableEncoder(inputs)(numbers, torch.tensor(codes))
-    assert found.dtype == torch.float32
-    np.testing.assert_allclose(found, inputs(frame), atol=1e-5)
+    codes = [
+        [place.get(word, -1) for place, word in zip(places, row, strict=True)] for row in words
+    ]
+    actual = TableEncoder(inputs)(numbers, torch.tensor(codes))
+    assert actual.dtype == torch.float32
+    np.testing.assert_allclose(actual, inputs(frame), atol=1e-5)
     assert inputs(frame).any(axis=0).all()  # no input is left out
 
 
 def test_a_mean_far_from_zero_costs_no_digits() -> None:
     years = pd.DataFrame({"year": np.arange(1990.0, 2020.0)})
     inputs = TablePreprocessor(columns=(fit_column(years["year"], "number"),))
-    found = TableEncoder(inputs)(torch.tensor(years.to_numpy(dtype=np.float32)))
-    np.testing.assert_allclose(found, inputs(years), atol=3e-7)
+    actual = TableEncoder(inputs)(torch.tensor(years.to_numpy(dtype=np.float32)))
+    np.testing.assert_allclose(actual, inputs(years), atol=3e-7)
     seconds = pd.DataFrame({"time": 1.7e9 + np.arange(30.0)})
     inputs = TablePreprocessor(columns=(fit_column(seconds["time"], "number"),))
     encoder = TableEncoder(inputs)
     assert encoder.dtype == torch.float64
-    np.testing.assert_allclose(encoder(torch.tensor(seconds.to_numpy())), inputs(seconds), atol=1e-6)
+    np.testing.assert_allclose(
+        encoder(torch.tensor(seconds.to_numpy())), inputs(seconds), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1e-35), (1e35, 1e34), (0.0, 1e39)])
@@ -212,12 +256,18 @@ def test_numbers_that_float32_cannot_hold_stay_in_float64(mean: float, std: floa
     np.testing.assert_allclose(encoder(torch.tensor(raw)), [[-1.0], [0.0], [2.0]], atol=1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "low", "high"), [("uint8", 0, 256), ("uint16", 500, 40000), ("float32", -1, 1)])
-def test_images_are_encoded_in_torch_as_they_are_in_preparation(dtype: str, low: float, high: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [("uint8", 0, 256), ("uint16", 500, 40000), ("float32", -1, 1)]
+)
+def test_images_are_encoded_in_torch_as_they_are_in_preparation(
+    dtype: str, low: float, high: float
+) -> None:
     raw = np.random.default_rng(0).uniform(low, high, size=(5, 3, 4, 4)).astype(dtype)
     inputs = ImagePreprocessor.fit(raw)
     fitted = fitted_of(inputs, (3, 4, 4), ("a", "b"), np.zeros(2))
     encoder = ImageEncoder(inputs)
-    beyond = raw if dtype == "uint8" else (raw.astype(np.float64) * 1.5).astype(np.float32)  # clipped
-    found = encoder(torch.tensor(beyond).to(encoder.dtype))
-    np.testing.assert_allclose(found, encode_inputs(fitted, beyond), atol=1e-6)
+    beyond = (
+        raw if dtype == "uint8" else (raw.astype(np.float64) * 1.5).astype(np.float32)
+    )  # clipped
+    actual = encoder(torch.tensor(beyond).to(encoder.dtype))
+    np.testing.assert_allclose(actual, encode_inputs(fitted, beyond), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Places that cannot be written, which are one line with nothing left behind; and text that the locale lacks."""
+"""Places that cannot be written: one line, nothing left behind; and text that the locale lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fits import QUICK, files, flowers, photos, refused, small_fit, works
 
-from l2i.files.atomic import write_atomic
+from l2i.files.output import write_atomic
 
 NAME = "dög x"
 WITH = {"impute": (), "predict": ("new.csv",), "report": ()}
@@ -20,14 +20,18 @@ SUFFIX = {"impute": ".csv", "predict": ".csv", "report": ".html", "export": ".pt
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a fit in `run`, one of its classes not in ASCII, and new rows of which there is nothing to say."""
+    """A folder with a fit in `run`, one class not in ASCII, and new rows with nothing to report."""
     folder = small_fit(tmp_path_factory.mktemp("fitted"), aster=NAME)
     flowers(20, 0).dropna().to_csv(folder / "new.csv", index=False)
     return folder
 
 
 def asked(command: str, out: str) -> tuple[str, ...]:
-    return (command, "run", out) if command == "export" else (command, "run", *WITH[command], "--out", out)
+    return (
+        (command, "run", out)
+        if command == "export"
+        else (command, "run", *WITH[command], "--out", out)
+    )
 
 
 @pytest.mark.parametrize("command", SUFFIX)
@@ -56,7 +60,9 @@ def test_a_folder_that_takes_no_files_is_said(command: str, fitted: Path) -> Non
 def test_a_file_that_does_not_fit_leaves_nothing(fitted: Path) -> None:
     before = files(fitted)
     command = f"ulimit -f 2; exec {sys.executable} -m l2i impute run --out labels.csv"
-    done = subprocess.run(["bash", "-c", command], cwd=fitted, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=fitted, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "l2i: cannot write 'labels.csv': File too large; give another place\n"
     assert files(fitted) == before
@@ -97,9 +103,16 @@ def test_a_fit_is_not_written_into_its_images(tmp_path: Path) -> None:
 
 def in_ascii(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
     """A command where the locale knows ASCII alone, for files as for streams."""
-    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    locale = {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONIOENCODING": "ascii",
+    }
     command = [sys.executable, "-m", "l2i", *arguments]
-    return subprocess.run(command, cwd=cwd, env=os.environ | locale, capture_output=True, check=False)
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | locale, capture_output=True, check=False
+    )
 
 
 def test_predictions_on_stdout_are_utf_8_whatever_the_locale(fitted: Path) -> None:
@@ -116,7 +129,11 @@ def test_files_and_messages_work_whatever_the_locale(fitted: Path) -> None:
     assert done.stdout.isascii() and done.stdout.endswith(b".html\n")
     assert (fitted / "ä.html").read_bytes() == (fitted / "a.html").read_bytes()
     done = in_ascii("report", "run", "--out", "ö/b.html", cwd=fitted)
-    assert done.returncode == 2 and b"its folder is not there" in done.stderr and b"Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and b"its folder is not there" in done.stderr
+        and b"Traceback" not in done.stderr
+    )
 
 
 def test_a_fit_is_told_from_a_run(fitted: Path) -> None:

@@ -13,7 +13,10 @@ def wrong(count: int, of: int = 40, first: int = 0) -> np.ndarray:
 
 
 def test_of_equal_errors_what_has_learned_from_more_is_kept() -> None:
-    assert select_by_errors({"supervised": wrong(4), "baseline": wrong(4), "l2i": wrong(4, first=20)}) == "l2i"
+    assert (
+        select_by_errors({"supervised": wrong(4), "baseline": wrong(4), "l2i": wrong(4, first=20)})
+        == "l2i"
+    )
     assert select_by_errors({"supervised": wrong(4), "baseline": wrong(4)}) == "baseline"
 
 
@@ -23,8 +26,14 @@ def test_one_row_tells_nothing_apart() -> None:
 
 
 def test_errors_that_differ_by_more_than_a_standard_error_decide() -> None:
-    assert select_by_errors({"supervised": wrong(2), "baseline": wrong(6), "l2i": wrong(8)}) == "supervised"
-    assert select_by_errors({"supervised": wrong(9), "baseline": wrong(2), "l2i": wrong(8)}) == "baseline"
+    assert (
+        select_by_errors({"supervised": wrong(2), "baseline": wrong(6), "l2i": wrong(8)})
+        == "supervised"
+    )
+    assert (
+        select_by_errors({"supervised": wrong(9), "baseline": wrong(2), "l2i": wrong(8)})
+        == "baseline"
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

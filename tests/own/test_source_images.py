@@ -9,7 +9,13 @@ from own_data import class_folders, picture, read, written
 from PIL import Image
 
 from l2i.errors import InputError
-from l2i.fit.readers.images import ImageSpec, check_image_memory, choose_side, points_from_square, report_progress
+from l2i.fit.readers.images import (
+    ImageSpec,
+    check_image_memory,
+    choose_side,
+    points_from_square,
+    report_progress,
+)
 
 
 def wrong(path: Path, *target: str, **options: object) -> str:
@@ -21,12 +27,20 @@ def wrong(path: Path, *target: str, **options: object) -> str:
 
 def test_class_folders_are_classes_and_others_unlabelled(tmp_path: Path) -> None:
     source = read(class_folders(tmp_path))
-    assert source.kind == "images" and source.classes == ("cat", "dog") and source.target_names == ("class",)
+    assert (
+        isinstance(source.inputs, np.ndarray)
+        and source.classes == ("cat", "dog")
+        and source.target_names == ("class",)
+    )
     assert source.given_labels.tolist() == [0, 0, 0, 1, 1, 1, -1, -1]
     assert source.ids[0] == "cat/0.png" and source.ids[-1] == "unlabeled/deep/1.jpg"
     assert source.inputs.shape == (8, 3, 16, 16) and source.inputs.dtype == np.uint8
     assert abs(source.inputs[0].reshape(3, -1).mean(1) - [200, 80, 20]).max() < 1
-    assert source.options["side"] == 16 and source.options["channels"] == 3 and source.options["layout"] == "folder"
+    assert (
+        source.options["side"] == 16
+        and source.options["channels"] == 3
+        and source.options["layout"] == "folder"
+    )
     assert source.sizes is not None and source.sizes[0].tolist() == [20, 16]
     assert any("become 16 × 16, their centre square" in note for note in source.notes)
 
@@ -75,11 +89,16 @@ def test_unreadable_images_are_named_and_counted_or_skipped_and_noted(tmp_path: 
     whole = picture(tmp_path / "dog" / "cut.png", width=90, height=90).read_bytes()
     (tmp_path / "dog" / "cut.png").write_bytes(whole[: len(whole) // 2])
     message = wrong(tmp_path)
-    assert "5 images of 13 cannot be read: cat/bad0.jpg (no image), cat/bad1.jpg" in message
+    assert "5 images of 13 cannot be read: cat/bad0.jpg (not an image), cat/bad1.jpg" in message
     assert "bad3" not in message and "--skip-unreadable" in message
     source = read(tmp_path, skip_unreadable=True)
-    assert len(source.ids) == len(source.given_labels) == len(source.inputs) == 8 and "dog/cut.png" not in source.ids
-    assert any("5 images of 13 cannot be read" in note and "left out" in note for note in source.notes)
+    assert (
+        len(source.ids) == len(source.given_labels) == len(source.inputs) == 8
+        and "dog/cut.png" not in source.ids
+    )
+    assert any(
+        "5 images of 13 cannot be read" in note and "left out" in note for note in source.notes
+    )
 
 
 def test_a_class_that_is_left_without_images_is_no_class(tmp_path: Path) -> None:
@@ -95,10 +114,12 @@ def test_an_image_of_too_many_pixels_is_refused(tmp_path: Path) -> None:
     assert "cat/huge.png (8000 × 6251 pixels, more than 50,000,000)" in wrong(tmp_path)
 
 
-def test_a_file_that_pretends_to_be_an_image_is_not_opened_by_other_decoders(tmp_path: Path) -> None:
+def test_a_file_that_pretends_to_be_an_image_is_not_opened_by_other_decoders(
+    tmp_path: Path,
+) -> None:
     class_folders(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "x.png", format="TIFF")
-    assert "cat/x.png (no image)" in wrong(tmp_path)
+    assert "cat/x.png (not an image)" in wrong(tmp_path)
 
 
 def test_links_that_lead_out_are_refused(tmp_path: Path) -> None:
@@ -126,13 +147,15 @@ def test_folders_that_are_wrong_are_named(tmp_path: Path) -> None:
     class_folders(tmp_path / "nested" / "train")
     assert "has folders in it, such as 'cat'" in wrong(tmp_path / "nested")
     picture(tmp_path / "one" / "cat" / "a.png")
-    assert "one class alone, 'cat'" in wrong(tmp_path / "one")
+    assert "only one class, 'cat'" in wrong(tmp_path / "one")
 
 
 def test_images_beside_the_class_folders_are_noted(tmp_path: Path) -> None:
     picture(class_folders(tmp_path) / "a.png")
     source = read(tmp_path)
-    assert len(source.ids) == 8 and any("1 image beside the class folders left out" in note for note in source.notes)
+    assert len(source.ids) == 8 and any(
+        "1 image beside the class folders left out" in note for note in source.notes
+    )
 
 
 def test_options_of_tables_are_refused_for_folders(tmp_path: Path) -> None:
@@ -166,7 +189,9 @@ def test_landmarks_move_with_the_images_and_back(tmp_path: Path) -> None:
     assert source.points and source.inputs.shape == (3, 3, 60, 60) and source.ids == ["u", "v", "w"]
     np.testing.assert_allclose(source.given_labels[:2], [[6, 30, 30, 6], [6, 6, 60, 60]])
     assert np.isnan(source.given_labels[2]).all() and source.sizes is not None
-    np.testing.assert_allclose(points_from_square(source.given_labels, source.sizes, 60)[1], [3, 9, 30, 90])
+    np.testing.assert_allclose(
+        points_from_square(source.given_labels, source.sizes, 60)[1], [3, 9, 30, 90]
+    )
     assert any("2 points x, y" in note and "--landmarks no" in note for note in source.notes)
 
 
@@ -183,25 +208,38 @@ def test_a_landmark_lies_on_the_same_spot_of_the_resized_image(tmp_path: Path) -
         np.testing.assert_allclose(centre, given[:2], atol=0.5)
 
 
-def test_targets_outside_of_the_images_are_plain_numbers_unless_said_otherwise(tmp_path: Path) -> None:
+def test_targets_outside_of_the_images_are_plain_numbers_unless_said_otherwise(
+    tmp_path: Path,
+) -> None:
     path = faces(tmp_path, [FACES[0], "in/b.png,31,9,30,90,v", FACES[2]])
     source = read(path, "x1", "y1", "x2", "y2", image="file")
-    assert not source.points and source.given_labels[1].tolist() == [31, 9, 30, 90] and source.inputs.shape[2] < 60
+    assert (
+        not source.points
+        and source.given_labels[1].tolist() == [31, 9, 30, 90]
+        and source.inputs.shape[2] < 60
+    )
     assert any("--landmarks yes" in note for note in source.notes)
     assert read(path, "x1", "y1", "x2", "y2", image="file", landmarks="yes").points
-    assert not read(faces(tmp_path, FACES), "x1", "y1", "x2", "y2", image="file", landmarks="no").points
+    assert not read(
+        faces(tmp_path, FACES), "x1", "y1", "x2", "y2", image="file", landmarks="no"
+    ).points
     assert "even number of columns" in wrong(path, "x1", "y1", "x2", image="file", landmarks="yes")
 
 
 def test_a_column_of_images_can_have_classes_and_paths_within_the_folder(tmp_path: Path) -> None:
     lines = [FACES[0], f"{tmp_path}/in/b.png,3,9,30,90,v", "in\\c.png,,,,,"]
     source = read(faces(tmp_path, lines), "who", image="file")
-    assert source.classes == ("u", "v") and source.given_labels.tolist() == [0, 1, -1] and source.ids == ["1", "2", "3"]
+    assert (
+        source.classes == ("u", "v")
+        and source.given_labels.tolist() == [0, 1, -1]
+        and source.ids == ["1", "2", "3"]
+    )
     assert "left out beside the images: 'x1', 'y1', 'x2', 'y2'" in source.notes
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret.png", "in/../../secret.png", "/etc/secret.png", "C:\\secret.png", "out/s.png"]
+    "name",
+    ["../secret.png", "in/../../secret.png", "/etc/secret.png", "C:\\secret.png", "out/s.png"],
 )
 def test_paths_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     picture(tmp_path / "secret.png")
@@ -209,7 +247,9 @@ def test_paths_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str
     picture(tmp_path / "other" / "s.png")
     (tmp_path / "data" / "out").symlink_to(tmp_path / "other")
     path = faces(tmp_path / "data", [FACES[0], FACES[1], f"{name},,,,,w"])
-    assert "row 3" in wrong(path, "x1", image="file") and "leads out of" in wrong(path, "x1", image="file")
+    assert "row 3" in wrong(path, "x1", image="file") and "leads out of" in wrong(
+        path, "x1", image="file"
+    )
 
 
 def test_landmarks_must_be_whole_and_paths_there(tmp_path: Path) -> None:
@@ -221,7 +261,9 @@ def test_landmarks_must_be_whole_and_paths_there(tmp_path: Path) -> None:
         faces(tmp_path, [*FACES[:2], ",1,1,1,1,w"]), *points, image="file"
     )
     missing = faces(tmp_path, [*FACES, "in/none.png,,,,,x"])
-    assert "1 image of 4 cannot be read: in/none.png (missing)" in wrong(missing, *points, image="file")
+    assert "1 image of 4 cannot be read: in/none.png (missing)" in wrong(
+        missing, *points, image="file"
+    )
     assert read(missing, *points, image="file", skip_unreadable=True).ids == ["1", "2", "3"]
 
 
@@ -230,11 +272,17 @@ def test_a_thumbnail_is_the_image_at_most_96_pixels_wide(tmp_path: Path) -> None
     sample = source.make_sample(0)
     assert sample.png_base64 is not None and sample.fields is None
     image = Image.open(io.BytesIO(base64.b64decode(sample.png_base64)))
-    assert image.format == "PNG" and image.size == (96, 96) and image.getpixel((50, 50)) == (200, 80, 20)
+    assert (
+        image.format == "PNG"
+        and image.size == (96, 96)
+        and image.getpixel((50, 50)) == (200, 80, 20)
+    )
 
 
 def test_progress_is_told_now_and_then() -> None:
     heard: list[str] = []
     assert list(report_progress("abc", 3, "read", heard.append, interval_s=0)) == ["a", "b", "c"]
     assert heard == ["read 1 of 3 images", "read 2 of 3 images", "read 3 of 3 images"]
-    assert list(report_progress("abc", 3, "read", heard.append)) == ["a", "b", "c"] and len(heard) == 3
+    assert (
+        list(report_progress("abc", 3, "read", heard.append)) == ["a", "b", "c"] and len(heard) == 3
+    )

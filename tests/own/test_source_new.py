@@ -9,17 +9,19 @@ from own_data import class_folders, picture, read, table, written
 
 from l2i.errors import InputError
 from l2i.fit.preprocess import TablePreprocessor, fit_column
-from l2i.fit.readers.source import NewData, Source, read_new
+from l2i.fit.readers.source import InputRows, Source, read_new
 
 
 def inputs_of(source: Source) -> TablePreprocessor:
-    return TablePreprocessor(columns=tuple(fit_column(source.inputs[name], kind) for name, kind in source.kinds.items()))
+    return TablePreprocessor(
+        columns=tuple(fit_column(source.inputs[name], kind) for name, kind in source.kinds.items())
+    )
 
 
-def again(path: Path, source: Source, **changed: Any) -> NewData:
+def again(path: Path, source: Source, **changed: Any) -> InputRows:
     """New data, read with options that went through a file."""
     options = json.loads(json.dumps(source.options)) | changed
-    return read_new(str(path), options, inputs_of(source) if source.kind == "table" else None)
+    return read_new(str(path), options, inputs_of(source) if source.kinds else None)
 
 
 def test_the_same_table_read_anew_has_the_same_inputs_and_ids(tmp_path: Path) -> None:
@@ -40,7 +42,9 @@ def test_targets_may_be_absent_and_other_columns_and_formats_come(tmp_path: Path
 
 
 def test_whole_numbers_as_categories_are_the_same_in_parquet_and_csv(tmp_path: Path) -> None:
-    pd.DataFrame({"zone": [1.0, 2.0, None, 2.0], "y": ["a", "b", "a", "b"]}).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({"zone": [1.0, 2.0, None, 2.0], "y": ["a", "b", "a", "b"]}).to_parquet(
+        tmp_path / "a.parquet"
+    )
     source = read(tmp_path / "a.parquet", "y", category=("zone",))
     new = again(written(tmp_path / "new.csv", "zone,z\n2,\n1.0,\n"), source)
     assert new.inputs["zone"].tolist() == ["2", "1"] and new.notes == ()
@@ -48,7 +52,9 @@ def test_whole_numbers_as_categories_are_the_same_in_parquet_and_csv(tmp_path: P
 
 def test_missing_columns_are_named_together(tmp_path: Path) -> None:
     source = read(table(tmp_path), "kind", text=("note",))
-    with pytest.raises(InputError, match="no column 'age', 'note', with which the model was trained"):
+    with pytest.raises(
+        InputError, match="no column 'age', 'note', with which the model was trained"
+    ):
         again(written(tmp_path / "new.csv", "city,b\nRome,1\n"), source)
 
 
@@ -65,7 +71,9 @@ def test_new_categories_and_blanks_are_counted(tmp_path: Path) -> None:
 
 def test_a_word_where_a_number_was_is_an_error(tmp_path: Path) -> None:
     source = read(table(tmp_path), "kind")
-    with pytest.raises(InputError, match="column 'age' is a number but holds 'old' in row 2"):
+    with pytest.raises(
+        InputError, match="column 'age' holds 'old' in row 2, which is not a number"
+    ):
         again(written(tmp_path / "new.csv", "age,city\n1,Rome\nold,Rome\n"), source)
 
 
@@ -73,7 +81,9 @@ def test_ids_are_read_where_they_are_and_rows_numbered_where_not(tmp_path: Path)
     source = read(written(tmp_path / "a.csv", "k,x,y\nu,1,a\nv,2,b\n"), "y", id="k")
     assert again(written(tmp_path / "b.csv", "x,k\n5,p\n6,q\n"), source).ids == ["p", "q"]
     without = again(written(tmp_path / "c.csv", "x,z\n5,p\n6,q\n"), source)
-    assert without.ids == ["1", "2"] and without.notes == ("there is no column 'k' of ids: rows are numbered from 1",)
+    assert without.ids == ["1", "2"] and without.notes == (
+        "there is no column 'k' of ids: rows are numbered from 1",
+    )
 
 
 def test_a_blank_cell_in_the_only_column_keeps_its_row(tmp_path: Path) -> None:
@@ -146,12 +156,12 @@ def test_other_layouts_than_the_fit_had_are_refused(tmp_path: Path) -> None:
     grey = read(tmp_path / "grey.npz")
     (tmp_path / "empty").mkdir()
     for path, source, said in [
-        (tmp_path / "fit", a_table, "is no table"),
+        (tmp_path / "fit", a_table, "is not a table"),
         (tmp_path / "grey.npz", a_table, "trained on a table"),
-        (tmp_path / "data.csv", images, "is no image"),
+        (tmp_path / "data.csv", images, "is not an image"),
         (tmp_path / "empty", images, "holds no images"),
         (tmp_path / "none", images, "there is no file or folder"),
-        (tmp_path / "data.csv", grey, "is no .npz file"),
+        (tmp_path / "data.csv", grey, "is not an .npz file"),
         (tmp_path / "rgb.npz", grey, "images have 3 channels"),
         (tmp_path / "float.npz", grey, "trained on grey levels 0 to 255"),
         (tmp_path / "rows.npz", grey, "trained on images"),

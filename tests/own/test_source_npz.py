@@ -27,10 +27,17 @@ def test_rows_of_numbers_become_a_table(tmp_path: Path) -> None:
     x = DRAWN.normal(size=(6, 3)).astype(np.float32)
     x[1, 2], x[:, 0] = np.nan, 1
     source = arrays(tmp_path, x, np.array([0, 10, 2, -1, -1, 2]))
-    assert source.kind == "table" and source.kinds == {"x1": "number", "x2": "number"}
+    assert source.kinds == {"x1": "number", "x2": "number"}
     assert "left out, as the same in every row: 'x0'" in source.notes
     np.testing.assert_array_equal(source.inputs["x2"], x[:, 2].astype(np.float64))
-    assert source.classes == ("0", "2", "10") and source.given_labels.tolist() == [0, 2, 1, -1, -1, 1]
+    assert source.classes == ("0", "2", "10") and source.given_labels.tolist() == [
+        0,
+        2,
+        1,
+        -1,
+        -1,
+        1,
+    ]
     assert source.target_names == ("y",) and source.ids == ["1", "2", "3", "4", "5", "6"]
     assert list(arrays(tmp_path, x, np.array([0, 1, 2, -1, -1, 2]), ignore=("x1",)).kinds) == ["x2"]
 
@@ -47,11 +54,15 @@ def test_floats_are_regression_and_nan_unlabelled(tmp_path: Path, shape: tuple[i
     y[2] = np.nan
     source = arrays(tmp_path, DRAWN.normal(size=(4, 2)), y)
     np.testing.assert_array_equal(source.given_labels, y.reshape(4, -1))
-    assert source.classes is None and source.target_names == (("y0", "y1") if shape == (4, 2) else ("y",))
+    assert source.classes is None and source.target_names == (
+        ("y0", "y1") if shape == (4, 2) else ("y",)
+    )
 
 
 def test_floats_can_be_classes(tmp_path: Path) -> None:
-    source = arrays(tmp_path, DRAWN.normal(size=(4, 2)), np.array([0.0, 1, np.nan, 1]), task="classification")
+    source = arrays(
+        tmp_path, DRAWN.normal(size=(4, 2)), np.array([0.0, 1, np.nan, 1]), task="classification"
+    )
     assert source.classes == ("0", "1") and source.given_labels.tolist() == [0, 1, -1, 1]
 
 
@@ -63,18 +74,26 @@ def test_images_have_their_channels_first_and_are_left_as_they_are_where_they_fi
     source = arrays(tmp_path, x, np.arange(5) % 2)
     expected = x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1) if shape[3] == 3 else x
     np.testing.assert_array_equal(source.inputs, expected)
-    assert source.kind == "images" and source.inputs.dtype == np.uint8 and source.options["dtype"] == "uint8"
+    assert (
+        isinstance(source.inputs, np.ndarray)
+        and source.inputs.dtype == np.uint8
+        and source.options["dtype"] == "uint8"
+    )
     assert ("x is taken as [N, H, W, C]" in source.notes) == (shape[3:] == (3,))
 
 
-def test_images_of_4_pixels_width_are_taken_as_such_where_their_channels_come_first(tmp_path: Path) -> None:
+def test_images_of_4_pixels_width_are_taken_as_such_where_their_channels_come_first(
+    tmp_path: Path,
+) -> None:
     x = np.zeros((5, 3, 6, 4), dtype=np.uint8)
     assert arrays(tmp_path, x, np.arange(5) % 2, size=8).inputs.shape == (5, 3, 8, 8)
 
 
 def test_floats_stay_floats_and_whole_numbers_to_255_become_bytes(tmp_path: Path) -> None:
     x = DRAWN.normal(size=(4, 8, 8))
-    np.testing.assert_array_equal(arrays(tmp_path, x, np.arange(4) % 2).inputs[:, 0], x.astype(np.float32))
+    np.testing.assert_array_equal(
+        arrays(tmp_path, x, np.arange(4) % 2).inputs[:, 0], x.astype(np.float32)
+    )
     assert arrays(tmp_path, np.full((4, 8, 8), 255), np.arange(4) % 2).inputs.dtype == np.uint8
     assert arrays(tmp_path, np.full((4, 8, 8), 256), np.arange(4) % 2).inputs.dtype == np.float32
 
@@ -84,13 +103,24 @@ def test_images_of_other_sizes_are_cut_and_resized(tmp_path: Path, dtype: Any) -
     x = np.zeros((2, 20, 60), dtype=dtype)
     x[:, :, 15:45] = 200  # the centre square and what its edges are mixed with
     source = arrays(tmp_path, x, np.arange(2), size=10)
-    assert source.inputs.shape == (2, 1, 10, 10) and source.inputs.dtype == dtype and np.all(source.inputs == 200)
+    assert (
+        source.inputs.shape == (2, 1, 10, 10)
+        and source.inputs.dtype == dtype
+        and np.all(source.inputs == 200)
+    )
 
 
 def test_points_of_arrays_are_scaled_with_them(tmp_path: Path) -> None:
-    x, y = np.zeros((2, 30, 120), dtype=np.uint8), np.array([[[120.0, 30], [60, 15]], [[0, 0], [12, 3]]])
+    x, y = (
+        np.zeros((2, 30, 120), dtype=np.uint8),
+        np.array([[[120.0, 30], [60, 15]], [[0, 0], [12, 3]]]),
+    )
     source = arrays(tmp_path, x, y)
-    assert source.points and source.inputs.shape == (2, 1, 60, 60) and source.target_names == ("y0", "y1", "y2", "y3")
+    assert (
+        source.points
+        and source.inputs.shape == (2, 1, 60, 60)
+        and source.target_names == ("y0", "y1", "y2", "y3")
+    )
     np.testing.assert_allclose(source.given_labels, [[60, 60, 30, 30], [0, 0, 6, 6]])
 
 
@@ -119,12 +149,32 @@ X, Y = np.arange(6.0).reshape(3, 2), np.array([0, 1, -1])
         ({"x": X, "y": np.array(["", "", ""])}, {}, "no row has a label"),
         ({"x": X, "y": np.stack([Y, Y], axis=1)}, {}, "y is int64 [3, 2]"),
         ({"x": X, "y": Y}, {"task": "regression"}, "--task regression needs floats"),
-        ({"x": X, "y": np.array([[1.0, np.nan], [1, 2], [3, 4]])}, {}, "row 1 has some of its targets"),
-        ({"x": X, "y": np.array([{}, {}, {}])}, {}, "is damaged, or no .npz of plain arrays"),
-        ({"x": np.array([[1, np.inf], [2, 3], [3, 4]]), "y": Y}, {}, "column 'x1' holds an infinity in row 1"),
-        ({"x": np.full((3, 8, 8), np.nan), "y": Y}, {}, "the image in row 1 of x holds NaN or infinity"),
-        ({"x": np.zeros((3, 8, 8, 4)), "y": Y}, {}, "leave that out, and write x as [N, H, W, 3] or [N, C, H, W]"),
-        ({"x": np.zeros((3, 4, 8, 2)), "y": Y}, {}, "x is [3, 4, 8, 2], images with transparency as it seems"),
+        (
+            {"x": X, "y": np.array([[1.0, np.nan], [1, 2], [3, 4]])},
+            {},
+            "row 1 has some of its targets",
+        ),
+        ({"x": X, "y": np.array([{}, {}, {}])}, {}, "is damaged, or not an .npz of plain arrays"),
+        (
+            {"x": np.array([[1, np.inf], [2, 3], [3, 4]]), "y": Y},
+            {},
+            "column 'x1' holds an infinity in row 1",
+        ),
+        (
+            {"x": np.full((3, 8, 8), np.nan), "y": Y},
+            {},
+            "the image in row 1 of x holds NaN or infinity",
+        ),
+        (
+            {"x": np.zeros((3, 8, 8, 4)), "y": Y},
+            {},
+            "leave that out, and write x as [N, H, W, 3] or [N, C, H, W]",
+        ),
+        (
+            {"x": np.zeros((3, 4, 8, 2)), "y": Y},
+            {},
+            "x is [3, 4, 8, 2], apparently with transparency",
+        ),
         ({"x": X, "y": Y}, {"target": ("y",)}, "--target is for tables"),
         ({"x": X, "y": Y}, {"ignore": ("x7",)}, "--ignore 'x7'"),
     ],
@@ -142,5 +192,5 @@ def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     whole = saved(tmp_path, x=X, y=Y).read_bytes()
     (tmp_path / "a.npz").write_bytes(whole[: len(whole) // 2])
     for path in (tmp_path / "a.npz", written(tmp_path / "b.npz", "")):
-        with pytest.raises(InputError, match=r"is damaged, or no \.npz"):
+        with pytest.raises(InputError, match=r"is damaged, or not an \.npz"):
             read(path)

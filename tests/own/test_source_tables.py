@@ -20,11 +20,14 @@ def wrong(path: Path, *target: str, **options: object) -> str:
 
 def test_a_table_has_its_kinds_inferred_and_blank_targets_unlabelled(tmp_path: Path) -> None:
     source = read(table(tmp_path), "kind", text=("note",))
-    assert source.kind == "table" and source.target_names == ("kind",) and not source.points
+    assert source.target_names == ("kind",) and not source.points
     assert source.kinds == {"age": "number", "city": "category", "note": "text"}
     assert list(source.inputs.columns) == ["age", "city", "note"]
     assert source.classes == ("cat", "dog")
-    assert source.given_labels[:7].tolist() == [1, -1, -1, 0, -1, -1, 1] and source.given_labels.dtype == np.int64
+    assert (
+        source.given_labels[:7].tolist() == [1, -1, -1, 0, -1, -1, 1]
+        and source.given_labels.dtype == np.int64
+    )
     assert source.ids[0] == "1" and source.ids[-1] == "60"
     assert "20 rows labelled, 40 not" in source.notes
     assert "read as numbers: 'age'" in source.notes and "read as categories: 'city'" in source.notes
@@ -34,7 +37,10 @@ def test_a_table_has_its_kinds_inferred_and_blank_targets_unlabelled(tmp_path: P
 def test_an_unlikely_category_is_left_out_with_a_note_that_names_the_option(tmp_path: Path) -> None:
     source = read(table(tmp_path), "kind")
     assert "note" not in source.kinds
-    assert "column 'note' has 60 different values in 60 rows: left out; --text note reads it as text" in source.notes
+    assert (
+        "column 'note' has 60 different values in 60 rows: left out; --text note reads it as text"
+        in source.notes
+    )
 
 
 @pytest.mark.parametrize(("separator", "name"), [(";", "a.csv"), ("\t", "a.tsv"), ("|", "a.txt")])
@@ -77,7 +83,9 @@ def test_blanks_of_all_spellings_count_as_blank_and_are_said(tmp_path: Path) -> 
     source = read(written(tmp_path / "a.csv", "x,y\n" + "\n".join(rows) + "\n"), "y")
     assert source.inputs["x"].isna().sum() == len(cells)
     assert "blank cells are filled with the mean and marked: 'x' (9)" in source.notes
-    assert any(note.startswith("cells that count as blank:") and "'?' (1)" in note for note in source.notes)
+    assert any(
+        note.startswith("cells that count as blank:") and "'?' (1)" in note for note in source.notes
+    )
 
 
 def test_parquet_is_read_like_csv_and_keeps_whole_numbers_whole(tmp_path: Path) -> None:
@@ -95,7 +103,12 @@ def test_parquet_is_read_like_csv_and_keeps_whole_numbers_whole(tmp_path: Path) 
     )
     frame.to_parquet(tmp_path / "a.parquet")
     source = read(tmp_path / "a.parquet", "y", category=("code",), id="big")
-    assert source.kinds == {"n": "number", "flag": "category", "code": "category", "day": "category"}
+    assert source.kinds == {
+        "n": "number",
+        "flag": "category",
+        "code": "category",
+        "day": "category",
+    }
     assert source.inputs["code"].tolist() == ["7", "", "7", "9"]
     assert source.inputs["flag"].tolist() == ["True", "False", "", "True"]
     assert source.ids[1] == str(2**60 + 1)
@@ -108,7 +121,10 @@ def test_columns_without_information_are_left_out_and_named(tmp_path: Path) -> N
     rows = [f"{row},{row + 1},7,,{row % 5},{row},{row % 2}" for row in range(20)]
     text = ",PassengerId,same,empty,x,count,y\n" + "\n".join(rows) + "\n"
     source = read(written(tmp_path / "a.csv", text), "y")
-    assert list(source.kinds) == ["x", "count"]  # a count of rows that is not named like one may mean something
+    assert list(source.kinds) == [
+        "x",
+        "count",
+    ]  # a count of rows that is not named like one may mean something
     assert "left out, as numbers of the rows: 'Unnamed: 0', 'PassengerId'" in source.notes
     assert "left out, as the same in every row: 'same'" in source.notes
     assert "left out, as blank in every row: 'empty'" in source.notes
@@ -118,7 +134,12 @@ def test_numbers_can_be_read_as_categories_and_columns_ignored(tmp_path: Path) -
     rows = [f"{row % 3},{row},{row % 2}" for row in range(20)]
     path = written(tmp_path / "a.csv", "zone,x,y\n" + "\n".join(rows) + "\n")
     source = read(path, "y", category=("zone",), ignore=("x",))
-    assert source.kinds == {"zone": "category"} and source.inputs["zone"].tolist()[:4] == ["0", "1", "2", "0"]
+    assert source.kinds == {"zone": "category"} and source.inputs["zone"].tolist()[:4] == [
+        "0",
+        "1",
+        "2",
+        "0",
+    ]
 
 
 def test_decimal_commas_are_read_where_the_comma_separates_nothing(tmp_path: Path) -> None:
@@ -127,7 +148,9 @@ def test_decimal_commas_are_read_where_the_comma_separates_nothing(tmp_path: Pat
     assert "decimal commas are read as points in 'x'" in source.notes
 
 
-def test_mostly_numbers_with_some_words_is_an_error_that_names_the_cell_and_the_options(tmp_path: Path) -> None:
+def test_mostly_numbers_with_some_words_is_an_error_that_names_the_cell_and_the_options(
+    tmp_path: Path,
+) -> None:
     rows = [f"{'oops' if row == 6 else row},{row % 2}" for row in range(20)]
     path = written(tmp_path / "a.csv", "x,y\n" + "\n".join(rows) + "\n")
     message = wrong(path, "y")
@@ -138,14 +161,22 @@ def test_mostly_numbers_with_some_words_is_an_error_that_names_the_cell_and_the_
 
 def test_mostly_words_with_some_numbers_are_categories(tmp_path: Path) -> None:
     rows = [f"{'7' if row % 3 == 0 else 'word'},{row % 2}" for row in range(20)]
-    assert read(written(tmp_path / "a.csv", "x,y\n" + "\n".join(rows) + "\n"), "y").kinds == {"x": "category"}
+    assert read(written(tmp_path / "a.csv", "x,y\n" + "\n".join(rows) + "\n"), "y").kinds == {
+        "x": "category"
+    }
 
 
 def test_ids_come_from_a_column_and_must_differ(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "k,x,y\nu,1,a\nv,2,b\nw,3,\n")
-    assert read(path, "y", id="k").ids == ["u", "v", "w"] and list(read(path, "y", id="k").kinds) == ["x"]
-    assert "the id 'u' in row 3" in wrong(written(tmp_path / "b.csv", "k,x,y\nu,1,a\nv,2,b\nu,3,\n"), "y", id="k")
-    assert "blank in row 2" in wrong(written(tmp_path / "c.csv", "k,x,y\nu,1,a\n,2,b\nu,3,\n"), "y", id="k")
+    assert read(path, "y", id="k").ids == ["u", "v", "w"] and list(
+        read(path, "y", id="k").kinds
+    ) == ["x"]
+    assert "the id 'u' in row 3" in wrong(
+        written(tmp_path / "b.csv", "k,x,y\nu,1,a\nv,2,b\nu,3,\n"), "y", id="k"
+    )
+    assert "blank in row 2" in wrong(
+        written(tmp_path / "c.csv", "k,x,y\nu,1,a\n,2,b\nu,3,\n"), "y", id="k"
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +194,9 @@ def test_ids_come_from_a_column_and_must_differ(tmp_path: Path) -> None:
         ("x,y\n1,a\n1,b\n", "no input columns are left: left out, as the same in every row: 'x'"),
     ],
 )
-def test_tables_that_are_wrong_are_named_with_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+def test_tables_that_are_wrong_are_named_with_what_is_wrong(
+    tmp_path: Path, text: str, said: str
+) -> None:
     assert said in wrong(written(tmp_path / "a.csv", text), "y")
 
 
@@ -171,7 +204,12 @@ def test_a_missing_target_lists_the_columns_cut(tmp_path: Path) -> None:
     names = [f"c{i}" for i in range(30)]
     path = written(tmp_path / "a.csv", ",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
     message = wrong(path)
-    assert "--target" in message and "'c0', 'c1'" in message and "and 22 more" in message and "'c29'" not in message
+    assert (
+        "--target" in message
+        and "'c0', 'c1'" in message
+        and "and 22 more" in message
+        and "'c29'" not in message
+    )
 
 
 def test_a_column_that_is_not_there_has_the_nearest_named(tmp_path: Path) -> None:
@@ -181,7 +219,9 @@ def test_a_column_that_is_not_there_has_the_nearest_named(tmp_path: Path) -> Non
 
 
 def test_a_column_is_named_for_one_purpose_alone(tmp_path: Path) -> None:
-    assert "'kind' is named by --target and by --category" in wrong(table(tmp_path), "kind", category=("kind",))
+    assert "'kind' is named by --target and by --category" in wrong(
+        table(tmp_path), "kind", category=("kind",)
+    )
     assert "'kind' is named by --target and by --target" in wrong(table(tmp_path), "kind", "kind")
 
 
@@ -193,15 +233,20 @@ def test_what_is_not_there_or_of_no_known_kind_is_said(tmp_path: Path) -> None:
     assert "there is no file or folder" in wrong(tmp_path / "none.csv", "y")
     assert "cannot be read (File name too long)" in wrong(tmp_path / ("a" * 300), "y")
     message = wrong(written(tmp_path / "a.doc", "x"), "y")
-    assert "no known kind" in message and ".parquet" in message
+    assert "unknown kind" in message and ".parquet" in message
 
 
 def test_a_damaged_parquet_is_said(tmp_path: Path) -> None:
-    assert "is damaged, or no Parquet file" in wrong(written(tmp_path / "a.parquet", "PAR1 not at all"), "y")
+    assert "is damaged, or not a Parquet file" in wrong(
+        written(tmp_path / "a.parquet", "PAR1 not at all"), "y"
+    )
 
 
 def test_a_sample_shows_the_cells_cut(tmp_path: Path) -> None:
-    rows = [f"{row}.25,{'c' * 300},{'long ' * 200}{row},{row % 2}" for row in range(3)] + ["1,d,text,0", "2,d,,1"]
+    rows = [f"{row}.25,{'c' * 300},{'long ' * 200}{row},{row % 2}" for row in range(3)] + [
+        "1,d,text,0",
+        "2,d,,1",
+    ]
     path = written(tmp_path / "a.csv", "x,c,t,y\n" + "\n".join(rows) + "\n")
     source = read(path, "y", text=("t",), category=("c",))
     fields = source.make_sample(1).fields
@@ -214,8 +259,12 @@ def test_messages_and_notes_are_one_line_whatever_cells_and_names_hold(tmp_path:
     rows = [f'{row},"two\nlines {row}",{row % 2}' for row in range(8)]
     text = 'x,"a\nname",y\n' + "\n".join(rows) + "\n"
     notes = read(written(tmp_path / "a.csv", text), "y").notes
-    assert any("column 'a name'" in note for note in notes) and not any("\n" in note for note in notes)
-    assert "'bad cell' in row 9" in wrong(written(tmp_path / "b.csv", text + '"bad\ncell",b,1\n'), "y")
+    assert any("column 'a name'" in note for note in notes) and not any(
+        "\n" in note for note in notes
+    )
+    assert "'bad cell' in row 9" in wrong(
+        written(tmp_path / "b.csv", text + '"bad\ncell",b,1\n'), "y"
+    )
 
 
 def test_reading_leaves_the_folder_as_it_was(tmp_path: Path) -> None:

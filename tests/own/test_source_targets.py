@@ -5,8 +5,8 @@ import pytest
 from own_data import read, written
 
 from l2i.errors import InputError
+from l2i.fit.readers.columns import MAX_CLASSES, NO_UNLABELED_NOTE
 from l2i.fit.readers.source import Source
-from l2i.fit.readers.targets import MAX_CLASSES, NO_UNLABELED_NOTE
 
 
 def labelled(folder: Path, labels: list[str], **options: object) -> Source:
@@ -20,10 +20,18 @@ def test_whole_numbers_are_classes_in_their_own_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [[str(i) for i in range(21)], ["1", "2.5", "1"]])
-def test_fractions_or_many_different_numbers_are_regression(tmp_path: Path, labels: list[str]) -> None:
+def test_fractions_or_many_different_numbers_are_regression(
+    tmp_path: Path, labels: list[str]
+) -> None:
     source = labelled(tmp_path, [*labels, ""])
-    assert source.classes is None and source.given_labels.shape == (len(labels) + 1, 1) and source.given_labels.dtype == np.float64
-    assert source.given_labels[:-1, 0].tolist() == [float(label) for label in labels] and np.isnan(source.given_labels[-1, 0])
+    assert (
+        source.classes is None
+        and source.given_labels.shape == (len(labels) + 1, 1)
+        and source.given_labels.dtype == np.float64
+    )
+    assert source.given_labels[:-1, 0].tolist() == [float(label) for label in labels] and np.isnan(
+        source.given_labels[-1, 0]
+    )
     assert any("is read as numbers" in note for note in source.notes)
 
 
@@ -32,8 +40,15 @@ def test_twenty_different_whole_numbers_are_classes(tmp_path: Path) -> None:
 
 
 def test_the_task_can_be_given(tmp_path: Path) -> None:
-    assert labelled(tmp_path, ["1", "2", "1"], task="regression").given_labels.tolist() == [[1.0], [2.0], [1.0]]
-    assert labelled(tmp_path, ["1.5", "2.5", "1.5"], task="classification").classes == ("1.5", "2.5")
+    assert labelled(tmp_path, ["1", "2", "1"], task="regression").given_labels.tolist() == [
+        [1.0],
+        [2.0],
+        [1.0],
+    ]
+    assert labelled(tmp_path, ["1.5", "2.5", "1.5"], task="classification").classes == (
+        "1.5",
+        "2.5",
+    )
 
 
 def test_all_rows_labelled_is_noted(tmp_path: Path) -> None:
@@ -49,11 +64,15 @@ def test_a_class_with_one_label_is_noted_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "options", "said"),
     [
-        (["a", "a", ""], {}, "one class alone, 'a'"),
+        (["a", "a", ""], {}, "only one class, 'a'"),
         (["", "NA", ""], {}, "no row has a label"),
-        (["1", "bad", "2"], {"task": "regression"}, "holds 'bad' in row 2, which is no number"),
-        (["1.5", "2.5", "bad", "3.5"], {}, "mixes numbers with 1 cell of words, first 'bad' in row 3"),
-        (["1.5", "inf", "2"], {}, "column 'y' holds an infinity in row 2"),
+        (["1", "bad", "2"], {"task": "regression"}, "holds 'bad' in row 2, which is not a number"),
+        (
+            ["1.5", "2.5", "bad", "3.5"],
+            {},
+            "mixes numbers with 1 cell of words, first 'bad' in row 3",
+        ),
+        (["1.5", "inf", "2"], {}, "target 'y' holds an infinity in row 2"),
         (["1.5", "1.5", ""], {}, "is the same in every labelled row"),
         (["1.5", "", ""], {}, "a single row has a label"),
         ([f"c{i}" for i in range(MAX_CLASSES + 1)], {}, "10,001 classes, more than 10,000"),
@@ -69,7 +88,10 @@ def test_targets_that_are_wrong_are_named(
 
 def test_several_targets_are_regression_and_blank_all_or_none(tmp_path: Path) -> None:
     source = read(written(tmp_path / "a.csv", "x,u,v\n1,1,2\n2,3,4\n3,,\n"), "v", "u")
-    assert source.target_names == ("v", "u") and source.given_labels[:2].tolist() == [[2.0, 1.0], [4.0, 3.0]]
+    assert source.target_names == ("v", "u") and source.given_labels[:2].tolist() == [
+        [2.0, 1.0],
+        [4.0, 3.0],
+    ]
     assert np.isnan(source.given_labels[2]).all()
     still = read(written(tmp_path / "c.csv", "x,u,v\n1,1,2\n2,1,4\n3,,\n"), "v", "u")
     assert "targets that are the same in every labelled row: 'u'" in still.notes

@@ -1,6 +1,7 @@
-"""Short runs in float64 that processes share. As a script, under torchrun or alone, it takes them all and writes them.
+"""Short runs in float64 that processes share.
 
-`python cases.py FOLDER [DEVICE]`: the state of each after a few steps, and the figures of the averaged model, in
+As a script, under torchrun or alone, it takes them all and writes them. `python cases.py FOLDER
+[DEVICE]`: the state of each after a few steps, and the figures of the averaged model, in
 FOLDER/CASE-SIZE.
 """
 
@@ -18,59 +19,76 @@ from l2i.data.transforms.image import Augment, Normalize
 from l2i.distributed import current_group, init_distributed
 
 STEPS = 3
-MIXING = ("mixup", "mixmatch")  # each process mixes its own samples: all hold one state, and not that of one process
-PARTS = ("model", "teacher", "optimizer", "outer_optimizer")
+MIXING = (
+    "mixup",
+    "mixmatch",
+)  # each process mixes its own samples: all hold one state, and not that of one process
+PARTS = ("model", "teacher", "optimizer")
 BATCH = {"labeled": 8, "unlabeled": 12, "holdout": 8}
 EXACT, LAST = {"hypergradient": "exact"}, {"hypergradient": "last_layer"}
 LEARNED = {"labels": "learnable"}
-PAPER = {"update": "paper", "eta": 0.1, "eta_schedule": "rate"}
+ETA = {"eta": 0.1, "eta_schedule": "rate"}
+PAPER = {"update": "paper", "paper": ETA}
 
 OUTER: dict[str, dict[str, object]] = {
     "base": {"update": "off"},
     "O-exact": EXACT,
     "O-exact-paper": EXACT | PAPER,
-    "O-exact-two-steps": EXACT | PAPER | {"inner_steps": 2},
-    "O-differences": {"hypergradient": "finite_difference"} | PAPER,
+    "O-exact-two-steps": EXACT | PAPER | {"paper": ETA | {"inner_steps": 2}},
     "O-last": LAST,
     "O-last-paper": LAST | PAPER,
-    "O-last-all-move": LAST | PAPER | {"moves": "all"},
     "O-last-fewer": LAST | {"outer_batch_size": 8},
     "L-exact": EXACT | LEARNED,
     "L-exact-paper": EXACT | LEARNED | PAPER,
     "L-last": LAST | LEARNED,
     "L-last-paper": LAST | LEARNED | PAPER,
-    "faded-and-turned": LAST | {"rho": 1.0, "fade": 0.5, "preserve_step_norm": True},
-    "control": {"through": "parameters", "rho": 1.0, "fade": 0.5},
-    "supervised-inner": EXACT | PAPER | {"inner_supervised": True},
+    "turned": LAST | {"rho": 1.0, "preserve_step_norm": True},
+    "control": {"ablation": "direct_gradient", "rho": 1.0},
+    "supervised-inner": EXACT | PAPER | {"paper": ETA | {"inner_supervised": True}},
 }
 
 
 def digits(method: str, **l2i: object) -> Run:
-    run = replace(recipes.get(f"digits/{method}-l2i-40"), device="cpu", precision="float64", l2i=l2i)
+    run = replace(
+        recipes.get(f"digits/{method}-l2i-40"), device="cpu", precision="float64", l2i=l2i
+    )
     settings = {"threshold": 0.13} if method in ("fixmatch", "pseudo-label", "uda") else {}
     settings |= {"annealing": "linear"} if method == "uda" else {}
     return replace(run, method=settings | {"rampup": 0}, batch=BATCH, steps=STEPS)
 
 
 def cases() -> dict[str, Run]:
-    found = {f"fixmatch-{name}": digits("fixmatch", **l2i) for name, l2i in OUTER.items()}
-    found |= {f"{method}-O": digits(method) for method in ("mean-teacher", "pi-model", "vat", "pseudo-label")}
-    found |= {f"uda-{name}": digits("uda", **OUTER[name]) for name in ("base", "O-exact-paper", "supervised-inner")}
+    actual = {f"fixmatch-{name}": digits("fixmatch", **l2i) for name, l2i in OUTER.items()}
+    actual |= {
+        f"{method}-O": digits(method)
+        for method in ("mean-teacher", "pi-model", "vat", "pseudo-label")
+    }
+    actual |= {
+        f"uda-{name}": digits("uda", **OUTER[name])
+        for name in ("base", "O-exact-paper", "supervised-inner")
+    }
     for name in ("base", "O-exact-paper", "O-exact-two-steps", "O-last", "L-exact"):
-        found[f"normed-{name}"] = replace(found[f"fixmatch-{name}"], model={"name": "conv", "width": 4})
+        actual[f"normed-{name}"] = replace(
+            actual[f"fixmatch-{name}"], model={"name": "conv", "width": 4}
+        )
     for name in ("uda-base", "normed-O-last"):
-        found[f"{name}-one-forward"] = replace(found[name], method={"one_forward": True})
-    found["normed-teacher"] = replace(found["mean-teacher-O"], model={"name": "conv", "width": 4})
-    found["normed-settled"] = replace(found["normed-teacher"], optim={"ema_bn": "recompute"})
+        actual[f"{name}-one-forward"] = replace(actual[name], method={"one_forward": True})
+    actual["normed-teacher"] = replace(actual["mean-teacher-O"], model={"name": "conv", "width": 4})
+    actual["normed-settled"] = replace(actual["normed-teacher"], optim={"ema_bn": "recompute"})
     weak = Augment(shift=2, flip=True)
-    found["tracked"] = digits("mean-teacher", **OUTER["base"])
-    found["odd-norms"] = digits("fixmatch", **OUTER["O-exact-paper"])
-    found |= {f"{method}-O": digits(method) for method in MIXING}
+    actual["tracked"] = digits("mean-teacher", **OUTER["base"])
+    actual["odd-norms"] = digits("fixmatch", **OUTER["O-exact-paper"])
+    actual |= {f"{method}-O": digits(method) for method in MIXING}
     table = Augment(noise=0.1)
-    found["regression"] = replace(digits("pi-model", **OUTER["O-exact-paper"]), data={"weak": table, "strong": table})
+    actual["regression"] = replace(
+        digits("pi-model", **OUTER["O-exact-paper"]), data={"weak": table, "strong": table}
+    )
     views = {"weak": weak, "strong": dataclasses.replace(weak, randaugment=2, cutout=3, noise=2.0)}
     images = replace(digits("fixmatch", **OUTER["O-exact-paper"]), data=views)
-    return {**found, "images": replace(images, model={"name": "wide-resnet", "depth": 10, "width": 1})}
+    return {
+        **actual,
+        "images": replace(images, model={"name": "wide-resnet", "depth": 10, "width": 1}),
+    }
 
 
 def targets() -> Splits:
@@ -87,7 +105,9 @@ def pictures() -> Splits:
     x = torch.randint(256, (60, 3, 12, 12), generator=draw, dtype=torch.uint8)
     y = torch.randint(4, (60,), generator=draw)
     parts = {"labeled": (x[:20], y[:20]), "test": (x[50:], y[50:])}
-    return Splits.from_arrays(**parts, unlabeled=x[20:50], classes=4, normalization=Normalize.from_images(x))
+    return Splits.from_arrays(
+        **parts, unlabeled=x[20:50], classes=4, normalization=Normalize.from_images(x)
+    )
 
 
 class Tracked(nn.Module):
@@ -95,13 +115,13 @@ class Tracked(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("seen", torch.zeros(16))
+        self.register_buffer("observed", torch.zeros(16))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             with torch.no_grad():
-                self.seen.lerp_(x.detach().mean(0), 0.1)
-        return x if self.training else x - self.seen
+                self.observed.lerp_(x.detach().mean(0), 0.1)
+        return x if self.training else x - self.observed
 
 
 class Sub(nn.BatchNorm1d):
@@ -109,17 +129,27 @@ class Sub(nn.BatchNorm1d):
 
 
 def own(name: str) -> nn.Module | None:
-    """A network without BatchNorm, or with layers of several kinds; each process begins with weights of its own."""
+    """A network without BatchNorm, or with mixed layers; each process has its own first weights."""
     if name == "images" or name.startswith("normed"):
         return None
     torch.manual_seed(current_group().rank)
     norm = Sub(16)
     inner: dict[str, list[nn.Module]] = {
         "tracked": [Tracked()],
-        "odd-norms": [norm, nn.Linear(16, 16, bias=False), norm, nn.BatchNorm1d(16, track_running_stats=False)],
+        "odd-norms": [
+            norm,
+            nn.Linear(16, 16, bias=False),
+            norm,
+            nn.BatchNorm1d(16, track_running_stats=False),
+        ],
     }
     ends = (4, 3) if name == "regression" else (64, 10)
-    layers = [nn.Linear(ends[0], 16, bias=False), nn.Tanh(), *inner.get(name, []), nn.Linear(16, ends[1])]
+    layers = [
+        nn.Linear(ends[0], 16, bias=False),
+        nn.Tanh(),
+        *inner.get(name, []),
+        nn.Linear(16, ends[1]),
+    ]
     return nn.Sequential(nn.Flatten(), *layers)
 
 
@@ -128,22 +158,26 @@ def taken(name: str, run: Run) -> tuple[dict[str, Tensor], dict[str, dict[str, f
     trainer = Trainer(run, splits=None if given is None else given(), model=own(name))
     for step in range(STEPS):
         trainer.step(step)
-    figures = {"measured": trainer.meter.read(), **trainer.compute_metrics()}
-    kept = {name: t.clone().contiguous() for name, t in trainer.state_dict().items() if name.split(".")[0] in PARTS}
-    return kept, figures
+    metrics = {"measured": trainer.meter.read(), **trainer.compute_metrics()}
+    saved = {
+        name: t.clone().contiguous()
+        for name, t in trainer.state_dict().items()
+        if name.split(".")[0] in PARTS
+    }
+    return saved, metrics
 
 
 def main(folder: Path, device: str = "cpu") -> None:
     torch.set_num_threads(1)
     with init_distributed(device) as ranks:
         for name, run in cases().items():
-            state, figures = taken(name, replace(run, device=device))
+            state, metrics = taken(name, replace(run, device=device))
             same = torch.cat([t.flatten().double() for t in state.values()])
             others = ranks.all_reduce_mean(same.clone())
             assert torch.allclose(others, same, rtol=0, atol=0), f"{name}: the processes differ"
             if ranks.is_main:
                 save_file(state, folder / f"{name}-{ranks.size}.safetensors")
-                (folder / f"{name}-{ranks.size}.json").write_text(json.dumps(figures))
+                (folder / f"{name}-{ranks.size}.json").write_text(json.dumps(metrics))
 
 
 if __name__ == "__main__":

@@ -32,14 +32,24 @@ def test_processes_take_the_steps_of_one(name: str, processes: int, folder: Path
     assert one.keys() == many.keys()
     for key in one:
         torch.testing.assert_close(
-            many[key], one[key], rtol=EQUAL, atol=EQUAL, msg=lambda told, key=key: f"{key}: {told}"
+            many[key],
+            one[key],
+            rtol=EQUAL,
+            atol=EQUAL,
+            msg=lambda printed, key=key: f"{key}: {printed}",
         )
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("name", [name for name in ALIKE if name != "odd-norms"])  # evaluated by samples at hand
-def test_what_is_measured_and_evaluated_is_that_of_one(name: str, processes: int, folder: Path) -> None:
-    one, many = (json.loads((folder / f"{name}-{size}.json").read_text()) for size in (1, processes))
+@pytest.mark.parametrize(
+    "name", [name for name in ALIKE if name != "odd-norms"]
+)  # evaluated by samples at hand
+def test_what_is_measured_and_evaluated_is_that_of_one(
+    name: str, processes: int, folder: Path
+) -> None:
+    one, many = (
+        json.loads((folder / f"{name}-{size}.json").read_text()) for size in (1, processes)
+    )
     assert {part: list(one[part]) for part in one} == {part: list(many[part]) for part in many}
     for part in one:
         assert many[part] == pytest.approx(one[part], rel=EQUAL, abs=EQUAL)

@@ -1,4 +1,4 @@
-"""`torchrun … -m l2i train …` as a user types it: one folder, one voice, and the result of one process."""
+"""`torchrun … -m l2i train …` as a user types it: one folder, one voice, one process's result."""
 
 import json
 import signal
@@ -14,7 +14,18 @@ from l2i.training.checkpoint import latest_valid, list_checkpoints
 
 pytestmark = pytest.mark.slow
 
-SHORT = ["--device", "cpu", "--precision", "float64", "--steps", "12", "--eval-every", "4", "--save-every", "4"]
+SHORT = [
+    "--device",
+    "cpu",
+    "--precision",
+    "float64",
+    "--steps",
+    "12",
+    "--eval-every",
+    "4",
+    "--save-every",
+    "4",
+]
 SMALL = [
     "--model.width",
     "4",
@@ -47,19 +58,25 @@ def shorten(folder: Path) -> None:
 
 def test_two_processes_write_the_run_of_one(tmp_path: Path) -> None:
     run(1, *TRAIN, "--out", tmp_path / "one")
-    told = run(2, *TRAIN, "--out", tmp_path / "two")
-    assert told.count("digits, seed 0: error (%)") == 1 and "on 2 processes" in told
-    one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
+    printed = run(2, *TRAIN, "--out", tmp_path / "two")
+    assert printed.count("digits, seed 0: error (%)") == 1 and "on 2 processes" in printed
+    one, two = (
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two")
+    )
     assert (one["metric"], one["validation"]) == (two["metric"], two["validation"])
     assert (one["processes"], two["processes"]) == (1, 2)
-    for mine, theirs in zip(metrics_of(tmp_path / "two"), metrics_of(tmp_path / "one"), strict=True):
+    for mine, theirs in zip(
+        metrics_of(tmp_path / "two"), metrics_of(tmp_path / "one"), strict=True
+    ):
         assert mine == pytest.approx(theirs, rel=1e-9)
     assert len(list((tmp_path / "two").glob("events*"))) == 1
     assert "done before" in run(2, *TRAIN, "--out", tmp_path / "two")
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path, before: int, after: int) -> None:
+def test_a_run_goes_on_with_another_number_of_processes(
+    tmp_path: Path, before: int, after: int
+) -> None:
     run(before, *TRAIN, "--out", tmp_path)
     whole = state_of(tmp_path)
     shorten(tmp_path)
@@ -85,15 +102,20 @@ def test_a_stop_is_agreed_on_and_the_run_goes_on(tmp_path: Path) -> None:
         while len(list_checkpoints(tmp_path / "checkpoints")) < 2 and time.monotonic() < until:
             time.sleep(0.1)
         going.send_signal(signal.SIGTERM)
-        told = going.communicate(timeout=60)[1]
-    assert told.count("the same command goes on from there") == 1
+        printed = going.communicate(timeout=60)[1]
+    assert printed.count("the same command goes on from there") == 1
     stopped = latest_valid(tmp_path / "checkpoints")[1]["step"]
-    assert f"stopped at step {stopped}" in told
+    assert f"stopped at step {stopped}" in printed
 
 
 def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
-    told = run(2, *TRAIN, "--batch.labeled", "7", "--out", tmp_path / "run", code=1)
-    assert told.count("l2i: batch.labeled=7 cannot be shared evenly by 2 processes; use a multiple of 2") == 1
+    printed = run(2, *TRAIN, "--batch.labeled", "7", "--out", tmp_path / "run", code=1)
+    assert (
+        printed.count(
+            "l2i: batch.labeled=7 cannot be shared evenly by 2 processes; use a multiple of 2"
+        )
+        == 1
+    )
     assert not (tmp_path / "run").exists()
-    told = run(2, "-m", "l2i", "list", code=1)
-    assert told.count("'l2i list' is for one process; start it without torchrun") == 1
+    printed = run(2, "-m", "l2i", "list", code=1)
+    assert printed.count("'l2i list' is for one process; start it without torchrun") == 1

@@ -1,4 +1,4 @@
-"""The paper's counts on the real sets, where the environment variable L2I_DATA names a folder that holds them."""
+"""The paper's counts on the real sets, where the variable L2I_DATA names a folder with them."""
 
 import os
 
@@ -9,7 +9,9 @@ from l2i import recipes
 from l2i.data.samples import Splits
 from l2i.training.setup import load_splits
 
-pytestmark = pytest.mark.skipif("L2I_DATA" not in os.environ, reason="L2I_DATA names no folder of real data")
+pytestmark = pytest.mark.skipif(
+    "L2I_DATA" not in os.environ, reason="L2I_DATA names no folder of real data"
+)
 
 
 def counts(splits: Splits) -> list[int]:
@@ -18,7 +20,11 @@ def counts(splits: Splits) -> list[int]:
 
 @pytest.mark.parametrize(
     ("cell", "labels", "each"),
-    [("cifar10/mean-teacher-l2i-250", 250, 25), ("cifar100/fixmatch-l2i-500", 500, 5), ("cifar10/vat-1000", 1000, 100)],
+    [
+        ("cifar10/mean-teacher-l2i-250", 250, 25),
+        ("cifar100/fixmatch-l2i-500", 500, 5),
+        ("cifar10/vat-1000", 1000, 100),
+    ],
 )
 def test_cifar_is_split_as_the_paper_says(cell: str, labels: int, each: int) -> None:
     splits = load_splits(recipes.get(cell))

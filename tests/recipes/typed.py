@@ -7,26 +7,20 @@ from typing import Any
 
 from l2i.recipes.table import Cell
 
-# What the paper and those it follows have no number for, or what is off everywhere: these keep the library's defaults
+# What the paper and those it follows have no number for, or what is off everywhere: these keep the
+# library's defaults
 DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "precision": "auto",
     "engine": "auto",
     "model.dropout": 0.0,
     "optim.ema_bn": "copy",
-    "model.pooling": "auto",
     "model.freeze": "none",
     "model.encoder_dropout": None,
-    "model.gradient_checkpointing": False,
     "data.num_test": 1.0,
     "data.text.paraphrases": None,
-    "data.labeled_view": "weak",
-    **{
-        f"data.{view}.words.{name}": 0.0
-        for view in ("weak", "strong")
-        for name in ("paraphrase", "replace", "drop", "mask")
-    },
-    **{f"data.{view}.words.span": 3 for view in ("weak", "strong")},
+    "data.words.paraphrase": 0.0,
+    "data.words.replace": 0.0,
     "data.weak.crop": 0,
     "data.weak.shift": 0,
     "data.weak.padding": "constant",
@@ -45,37 +39,36 @@ DEFAULTS: dict[str, Any] = {
     "method.student_view": "weak2",
     "method.xi": 1e-3,
     "method.one_forward": False,
-    "l2i.moves": "head",
     "l2i.head": None,
-    "l2i.outer_target": "soft",
-    "l2i.eta_schedule": "constant",
-    "l2i.label_lr": 1.0,
-    "l2i.inner_weight": 1.0,
-    "l2i.outer_optimizer": "shared",
-    "l2i.outer_rate": None,
+    "l2i.paper.eta_schedule": "constant",
+    "l2i.paper.label_lr": 1.0,
     "l2i.rho": 0.3,
-    "l2i.fade": 0.0,
-    "l2i.rho_least": 0.0,
-    "l2i.rho_schedule": "constant",
     "l2i.preserve_step_norm": False,
-    "l2i.start": 0,
-    "l2i.through": "labels",
+    "l2i.ablation": "none",
     "l2i.every": 1,
     "l2i.outer_batch_size": 0,
-    "l2i.share": True,
-    "optim.momentum": 0.9,
     "optim.nesterov": False,
     "optim.milestones": (),
-    "optim.gamma": 0.1,
     "optim.warmup": 0,
     "optim.max_grad_norm": 0.0,
     "optim.layer_decay": 1.0,
     "optim.weight_decay_mode": "decoupled",
 }
-OURS = ("eval_every", "probe_samples", "model.width", "model.depth", "method.threshold")  # or unused
+OURS = (
+    "eval_every",
+    "probe_samples",
+    "model.width",
+    "model.depth",
+    "method.threshold",
+)  # or unused
 
-ADAM = {"optim.name": "adam", "optim.lr": 0.002, "optim.weight_decay": 0.0004, "optim.schedule": "constant"}
-SGD = {"optim.name": "sgd", "optim.lr": 0.03, "optim.momentum": 0.9, "optim.weight_decay": 0.001}
+ADAM = {
+    "optim.name": "adam",
+    "optim.lr": 0.002,
+    "optim.weight_decay": 0.0004,
+    "optim.schedule": "constant",
+}
+SGD = {"optim.name": "sgd", "optim.lr": 0.03, "optim.weight_decay": 0.001}
 CIFAR = {
     "steps": 1_048_576,  # 2^20, MixMatch and FixMatch
     "data.num_validation": 5000,
@@ -91,7 +84,13 @@ CIFAR = {
 }
 TABLES: dict[str, dict[str, Any]] = {
     "cifar10": {**CIFAR, **ADAM, "data.name": "cifar10", "optim.weight_decay_mode": "decoupled"},
-    "cifar100": {**CIFAR, **SGD, "data.name": "cifar100", "optim.weight_decay_mode": "l2", "optim.schedule": "cosine"},
+    "cifar100": {
+        **CIFAR,
+        **SGD,
+        "data.name": "cifar100",
+        "optim.weight_decay_mode": "l2",
+        "optim.schedule": "cosine",
+    },
     "aflw": {
         "steps": 22_500,
         "data.name": "landmarks",
@@ -103,11 +102,9 @@ TABLES: dict[str, dict[str, Any]] = {
         "batch.labeled": 128,  # released code
         "optim.name": "sgd",
         "optim.lr": 0.03,
-        "optim.momentum": 0.9,
         "optim.weight_decay": 0.0005,
         "optim.weight_decay_mode": "l2",
         "optim.schedule": "step",
-        "optim.gamma": 0.1,
         "optim.milestones": (15_000,),
         "optim.ema_decay": 0.999,  # released code
         "report": "best",
@@ -123,13 +120,11 @@ TABLES: dict[str, dict[str, Any]] = {
         "batch.labeled": 256,
         "optim.name": "sgd",
         "optim.lr": 0.1,
-        "optim.momentum": 0.9,
         "optim.nesterov": True,
         "optim.ema_decay": 0.999,  # as for CIFAR
         "optim.weight_decay": 0.0001,
         "optim.weight_decay_mode": "l2",
         "optim.schedule": "step",
-        "optim.gamma": 0.1,
         "report": "median",
     },
     "imdb": {
@@ -164,9 +159,25 @@ SAME = {"method.student_view": "weak", "batch.unlabeled": 64}  # labelled and le
 CIFAR_METHODS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "pi-model": {**RAMP, "method.weight": 10.0, "batch.unlabeled": 64},  # MixMatch's code
-    "pseudo-label": {**RAMP, **SAME, "method.weight": 1.0, "method.threshold": 0.95},  # MixMatch's code
-    "mixup": {**SAME, "method.weight": 1.0, "method.rampup": 0, "method.alpha": 0.5},  # MixMatch's code
-    "vat": {**RAMP, **SAME, "method.weight": 0.3, "method.epsilon": 12.0, "method.entropy": 0.06},  # MixMatch's code
+    "pseudo-label": {
+        **RAMP,
+        **SAME,
+        "method.weight": 1.0,
+        "method.threshold": 0.95,
+    },  # MixMatch's code
+    "mixup": {
+        **SAME,
+        "method.weight": 1.0,
+        "method.rampup": 0,
+        "method.alpha": 0.5,
+    },  # MixMatch's code
+    "vat": {
+        **RAMP,
+        **SAME,
+        "method.weight": 0.3,
+        "method.epsilon": 12.0,
+        "method.entropy": 0.06,
+    },  # MixMatch's code
     "mean-teacher": {**RAMP, "method.weight": 50.0, "batch.unlabeled": 64},
     "mixmatch": {
         **RAMP,
@@ -232,8 +243,8 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 }
 STRONG_TEXT = {
     "method.student_view": "strong",
-    "data.strong.words.paraphrase": 1.0,  # UDA
-    "data.strong.words.replace": 0.3,  # UDA's other perturbation of texts, at a share of ours
+    "data.words.paraphrase": 1.0,  # UDA
+    "data.words.replace": 0.3,  # UDA's other perturbation of texts, at a share of ours
     "batch.unlabeled": 24,
 }
 METHODS["imdb"] = {
@@ -254,7 +265,9 @@ METHODS["imdb"] = {
         "optim.ema_decay": 0.999,
     },
 }
-FAST: dict[str, Any] = {  # FixMatch's optimizer on a schedule of ours, docs/results.md; all else is the paper's
+FAST: dict[
+    str, Any
+] = {  # FixMatch's optimizer on a schedule of ours, docs/results.md; all else is the paper's
     "steps": 66_560,
     "optim.name": "sgd",
     "optim.lr": 0.06,
@@ -272,27 +285,39 @@ SHORT: dict[str, dict[str, Any]] = {  # a 128th of the paper's steps
 }
 OUTER = {
     "fast": {"l2i.outer_batch_size": 64, "l2i.every": 8},
-    "short": {"l2i.outer_batch_size": 64, "l2i.eta": 64.0},  # 50 · 0.002 · 64 · 10
+    "short": {"l2i.outer_batch_size": 64, "l2i.paper.eta": 64.0},  # 50 · 0.002 · 64 · 10
 }
-IMAGENET_SL = {0.05: 30_120, 1.0: 600_600}  # 120 epochs of 64,058 or 1,281,167 images in batches of 256
+IMAGENET_SL = {
+    0.05: 30_120,
+    1.0: 600_600,
+}  # 120 epochs of 64,058 or 1,281,167 images in batches of 256
 HOLDOUT = {"cifar10": 64, "cifar100": 64, "aflw": 128, "imagenet": 256, "imdb": 8}
 UPDATES: dict[str, dict[str, Any]] = {
     "off": {"l2i.update": "off"},
-    "normalized": {"l2i.update": "normalized", "l2i.eta": None, "l2i.inner_supervised": False},
-    "paper": {"l2i.update": "paper", "l2i.inner_supervised": True, "l2i.outer_optimizer": "shared"},
+    "normalized": {
+        "l2i.update": "normalized",
+        "l2i.paper.eta": None,
+        "l2i.paper.inner_supervised": False,
+    },
+    "paper": {"l2i.update": "paper", "l2i.paper.inner_supervised": True},
 }
-SHARED = {"l2i.labels": "output", "l2i.hypergradient": "last_layer", "l2i.holdout": "joint", "l2i.inner_steps": 1}
+SHARED = {
+    "l2i.labels": "output",
+    "l2i.hypergradient": "last_layer",
+    "l2i.holdout": "joint",
+    "l2i.paper.inner_steps": 1,
+}
 ABLATIONS: dict[str, dict[str, Any]] = {
     "": {},
     "exact": {"l2i.hypergradient": "exact"},
     "learnable": {"l2i.labels": "learnable"},
     "separate": {"l2i.holdout": "separate"},
-    "control": {"l2i.through": "parameters"},
+    "control": {"l2i.ablation": "direct_gradient"},
     "holdout32": {"batch.holdout": 32},
     "holdout128": {"batch.holdout": 128},
-    "k1": {"l2i.hypergradient": "exact", "l2i.inner_steps": 1, "l2i.eta": 0.3},
-    "k2": {"l2i.hypergradient": "exact", "l2i.inner_steps": 2, "l2i.eta": 0.3},
-    "k3": {"l2i.hypergradient": "exact", "l2i.inner_steps": 3, "l2i.eta": 0.3},
+    "k1": {"l2i.hypergradient": "exact", "l2i.paper.inner_steps": 1, "l2i.paper.eta": 0.3},
+    "k2": {"l2i.hypergradient": "exact", "l2i.paper.inner_steps": 2, "l2i.paper.eta": 0.3},
+    "k3": {"l2i.hypergradient": "exact", "l2i.paper.inner_steps": 3, "l2i.paper.eta": 0.3},
 }
 ETA: dict[tuple[str, str, str], float] = {  # released code, in our means; (table, method, O or L)
     ("aflw", "mean-teacher", "output"): 0.3,  # 10·lr
@@ -309,13 +334,15 @@ ETA: dict[tuple[str, str, str], float] = {  # released code, in our means; (tabl
     ("cifar100", "uda", "output"): 67_200.0,
     ("cifar100", "fixmatch", "learnable"): 134_400.0,
     ("imagenet", "fixmatch", "output"): 3_840_000.0,  # 50 · 0.1 · 768 · 1000
-    **{("imdb", method, "output"): 0.048 for method in ("uda", "fixmatch", "mean-teacher")},  # 50 · 2e-5 · 24 · 2
+    **{
+        ("imdb", method, "output"): 0.048 for method in ("uda", "fixmatch", "mean-teacher")
+    },  # 50 · 2e-5 · 24 · 2
 }
 
 
 def expected(table: str, cell: Cell) -> dict[str, Any]:
     """What the paper says of a cell."""
-    found: dict[str, Any] = {
+    actual: dict[str, Any] = {
         **TABLES[table],
         **METHODS[table][cell.method],
         "method": cell.method,
@@ -323,18 +350,25 @@ def expected(table: str, cell: Cell) -> dict[str, Any]:
     }
     if table == "imagenet" and cell.method == "supervised":
         steps = IMAGENET_SL[cell.num_labeled]
-        found |= {"steps": steps, "optim.milestones": (steps // 4, steps // 2, 3 * steps // 4)}
-    found |= UPDATES[cell.update] | {"": {}, "fast": FAST, "short": SHORT.get(cell.method, {})}[cell.budget]
+        actual |= {"steps": steps, "optim.milestones": (steps // 4, steps // 2, 3 * steps // 4)}
+    actual |= (
+        UPDATES[cell.update]
+        | {"": {}, "fast": FAST, "short": SHORT.get(cell.method, {})}[cell.budget]
+    )
     if cell.budget and table == "cifar100":
-        found["optim.weight_decay"] = 0.001
+        actual["optim.weight_decay"] = 0.001
     if cell.update == "off":
-        return found
-    found |= {**SHARED, "batch.holdout": HOLDOUT[table], **ABLATIONS[cell.ablation]}
+        return actual
+    actual |= {**SHARED, "batch.holdout": HOLDOUT[table], **ABLATIONS[cell.ablation]}
     if table == "aflw" and (cell.update == "paper" or cell.ablation.startswith("k")):
-        found["l2i.eta_schedule"] = "rate"  # released code
+        actual["l2i.paper.eta_schedule"] = "rate"  # released code
     if cell.update == "paper":
-        found["l2i.eta"] = ETA[table, cell.method, found["l2i.labels"]]
+        actual["l2i.paper.eta"] = ETA[table, cell.method, actual["l2i.labels"]]
     if cell.budget and cell.method == "fixmatch":
         outer = OUTER[cell.budget]
-        found |= {name: value for name, value in outer.items() if name != "l2i.eta" or cell.update == "paper"}
-    return found
+        actual |= {
+            name: value
+            for name, value in outer.items()
+            if name != "l2i.paper.eta" or cell.update == "paper"
+        }
+    return actual

@@ -26,7 +26,7 @@ CHOICES = (
 
 SECTIONS = [
     "verdict",
-    "figures",
+    "metrics",
     "curves",
     "calibration",
     "confusion",
@@ -43,35 +43,49 @@ def parts(counts: dict[str, int] = COUNTS) -> np.ndarray:
 
 
 def class_rows(
-    classes: int = 3, counts: dict[str, int] = COUNTS, wrong: dict[str, float] = WRONG, seed: int = 0
+    classes: int = 3,
+    counts: dict[str, int] = COUNTS,
+    wrong: dict[str, float] = WRONG,
+    seed: int = 0,
 ) -> FitRows:
-    """Logits with so many errors a candidate, those of a better one among those of a worse one, as real ones are."""
+    """Logits with so many errors a candidate; a better one's errors are among a worse one's."""
     draw = np.random.default_rng(seed)
     part = parts(counts)
     truth = draw.integers(classes, size=len(part))
-    fate, other = draw.random(len(part)), (truth + draw.integers(1, classes, size=len(part))) % classes
+    fate, other = (
+        draw.random(len(part)),
+        (truth + draw.integers(1, classes, size=len(part))) % classes,
+    )
     outputs = {}
     for name, share in wrong.items():
         said = np.where(fate < share, other, truth)
-        gap = np.where(fate < share, draw.uniform(0.3, 2.5, len(part)), draw.gamma(4.0, 1.4, len(part)))
+        gap = np.where(
+            fate < share, draw.uniform(0.3, 2.5, len(part)), draw.gamma(4.0, 1.4, len(part))
+        )
         logits = draw.normal(0, 0.3, (len(part), classes))
         logits[np.arange(len(part)), said] = logits.max(axis=1) + gap
         outputs[name] = logits.astype(np.float32)
     given = np.where(part == "unlabeled", -1, truth)
     changes = np.minimum(draw.geometric(0.6, len(part)) - 1, 9).astype(np.int64)
     ids = [f"row-{i:04d}" for i in range(len(part))]
-    return FitRows(ids=ids, split_names=part, given_labels=given, outputs=outputs, change_counts=changes)
+    return FitRows(
+        ids=ids, split_names=part, given_labels=given, outputs=outputs, change_counts=changes
+    )
 
 
 def target_rows(
-    targets: int = 1, counts: dict[str, int] = COUNTS, noise: dict[str, float] = NOISE, seed: int = 0
+    targets: int = 1,
+    counts: dict[str, int] = COUNTS,
+    noise: dict[str, float] = NOISE,
+    seed: int = 0,
 ) -> FitRows:
     draw = np.random.default_rng(seed)
     part = parts(counts)
     truth = draw.normal(50, 12, (len(part), targets))
     spread = draw.gamma(6.0, 0.4, truth.shape)
     outputs = {
-        name: (truth + by * spread * draw.normal(size=truth.shape)).astype(np.float32) for name, by in noise.items()
+        name: (truth + by * spread * draw.normal(size=truth.shape)).astype(np.float32)
+        for name, by in noise.items()
     }
     given = np.where((part == "unlabeled")[:, None], np.nan, truth)
     return FitRows(
@@ -89,7 +103,9 @@ def figure_of(rows: FitRows, name: str, part: str) -> float | None:
     if not mask.any():
         return None
     if rows.predictive_std is None:
-        return float(100 * (rows.outputs[name][mask].argmax(axis=1) != rows.given_labels[mask]).mean())
+        return float(
+            100 * (rows.outputs[name][mask].argmax(axis=1) != rows.given_labels[mask]).mean()
+        )
     return float(np.sqrt(np.square(rows.outputs[name][mask] - rows.given_labels[mask]).mean()))
 
 
@@ -113,15 +129,27 @@ def fitted_for(rows: FitRows, **changes: Any) -> FitArtifact:
     classes = None if rows.predictive_std is not None else ("adelie", "chinstrap", "gentoo")
     known = candidates(rows)
     plain: dict[str, Any] = {
-        "source": {"kind": "table", "path": "data/penguins.csv", "target": ["species"], "delimiter": ","},
+        "source": {
+            "kind": "table",
+            "path": "data/penguins.csv",
+            "target": ["species"],
+            "delimiter": ",",
+        },
         "inputs": {},
         "shape": (12,),
         "classes": classes,
-        "targets": ("species",) if classes else ("body mass", "flipper length")[: rows.given_labels.shape[1]],
+        "targets": ("species",)
+        if classes
+        else ("body mass", "flipper length")[: rows.given_labels.shape[1]],
         "metric_name": "error (%)" if classes else "RMSE",
-        "metric_description": "share of samples given a wrong class" if classes else "root of the mean squared error",
+        "metric_description": "share of samples given a wrong class"
+        if classes
+        else "root of the mean squared error",
         "choices": CHOICES,
-        "notes": ("3 rows repeat another and were kept.", "Column 'island' holds 2 blanks, which are a category."),
+        "notes": (
+            "3 rows repeat another and were kept.",
+            "Column 'island' holds 2 blanks, which are a category.",
+        ),
         "candidates": known,
         "selected_name": min(known, key=lambda c: c.validation_metric).name,
         "num_snapshots": 20,
@@ -140,8 +168,16 @@ def unlabelled(rows: FitRows, count: int) -> list[int]:
 
 
 def table_samples(rows: FitRows, count: int = 8) -> tuple[RowPreview, ...]:
-    cells = {"island": "Biscoe", "bill length (mm)": "46.1", "bill depth (mm)": "13.2", "flipper (mm)": "211"}
-    note = {"remark": "Nest never observed with full clutch; the adult was not sampled, and the weight is an estimate."}
+    cells = {
+        "island": "Biscoe",
+        "bill length (mm)": "46.1",
+        "bill depth (mm)": "13.2",
+        "flipper (mm)": "211",
+    }
+    note = {
+        "remark": "Nest never observed with full clutch; the adult was not sampled, "
+        "and the weight is an estimate."
+    }
     return tuple(RowPreview(row=row, fields=cells | note) for row in unlabelled(rows, count))
 
 
@@ -152,24 +188,34 @@ def picture_samples(rows: FitRows, count: int = 12) -> tuple[RowPreview, ...]:
 def png(seed: int, size: int = 32) -> str:
     """A small picture, base64."""
     draw, at = np.random.default_rng(seed), np.linspace(0, 3, size)
-    waves = np.sin(at[:, None, None] * draw.uniform(1, 3, 3) + at[None, :, None] * draw.uniform(1, 3, 3))
+    waves = np.sin(
+        at[:, None, None] * draw.uniform(1, 3, 3) + at[None, :, None] * draw.uniform(1, 3, 3)
+    )
     content = io.BytesIO()
     Image.fromarray((127 + 120 * waves).astype(np.uint8)).save(content, "PNG")
     return base64.b64encode(content.getvalue()).decode()
 
 
 def metrics(best: float, *, probed: bool, steps: int = 2000) -> list[dict[str, Any]]:
-    found = []
+    actual = []
     for step in range(100, steps + 1, 100):
         fall = float(np.exp(-step / 500))
         wave = 0.04 * float(np.sin(step / 130))
-        row: dict[str, Any] = {"step": step, "c_t": fall + 0.003, "c_u": 0.1 + fall / 3 + wave / 3, "c_h": None}
+        row: dict[str, Any] = {
+            "step": step,
+            "c_t": fall + 0.003,
+            "c_u": 0.1 + fall / 3 + wave / 3,
+            "c_h": None,
+        }
         row |= {"validation": best * (1 + 3 * fall + wave), "test": best * (1.1 + 3 * fall - wave)}
         if probed:
             row |= {"c_h": fall + 0.05, "c_h_before": fall + 0.06, "c_h_after": fall * 0.8 + 0.05}
-            row |= {"test_cost_before": 0.5 + fall, "test_cost_after": 0.48 + 0.98 * fall if step > 100 else None}
-        found.append(row)
-    return found
+            row |= {
+                "test_cost_before": 0.5 + fall,
+                "test_cost_after": 0.48 + 0.98 * fall if step > 100 else None,
+            }
+        actual.append(row)
+    return actual
 
 
 def write_run(folder: Path, name: str, best: float) -> None:
@@ -205,4 +251,6 @@ def write_folder(folder: Path, rows: FitRows, fitted: FitArtifact | None = None)
 
 def without(rows: FitRows, *names: str) -> FitRows:
     """The rows with fewer candidates."""
-    return dataclasses.replace(rows, outputs={k: v for k, v in rows.outputs.items() if k not in names})
+    return dataclasses.replace(
+        rows, outputs={k: v for k, v in rows.outputs.items() if k not in names}
+    )

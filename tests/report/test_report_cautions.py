@@ -12,7 +12,7 @@ from l2i.fit.report.caveats import find_caveats
 CALM = {"labeled": 120, "unlabeled": 600, "validation": 400, "test": 100}
 
 
-def found(rows: FitRows, **changes: Any) -> list[str]:
+def actual(rows: FitRows, **changes: Any) -> list[str]:
     fitted: FitArtifact = fitted_for(rows, **changes)
     return [caution.finding for caution in find_caveats(fitted, rows, impute(fitted, rows))]
 
@@ -22,8 +22,11 @@ def calm() -> FitRows:
 
 
 def test_nothing_is_said_where_nothing_is_wrong() -> None:
-    assert found(calm()) == []
-    assert found(target_rows(counts=CALM, noise={"supervised": 2.4, "baseline": 2.0, "l2i": 1.5})) == []
+    assert actual(calm()) == []
+    assert (
+        actual(target_rows(counts=CALM, noise={"supervised": 2.4, "baseline": 2.0, "l2i": 1.5}))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,21 +39,28 @@ def test_nothing_is_said_where_nothing_is_wrong() -> None:
     ],
 )
 def test_a_field_out_of_bounds_is_a_caution(changes: dict[str, Any], words: str) -> None:
-    texts = [text for text in found(calm(), **changes) if "less often right" not in text]
+    texts = [text for text in actual(calm(), **changes) if "less often right" not in text]
     assert len(texts) == 1 and words in texts[0]
 
 
 @pytest.mark.parametrize(
-    "changes", [{"covariate_shift_auc": 0.7}, {"covariate_shift_auc": None}, {"mask_rate": 0.1}, {"mask_rate": None}, {"temperature": 18.0}]
+    "changes",
+    [
+        {"covariate_shift_auc": 0.7},
+        {"covariate_shift_auc": None},
+        {"mask_rate": 0.1},
+        {"mask_rate": None},
+        {"temperature": 18.0},
+    ],
 )
 def test_a_field_within_bounds_is_none(changes: dict[str, Any]) -> None:
-    assert found(calm(), **changes) == []
+    assert actual(calm(), **changes) == []
 
 
 def test_the_scale_of_spreads_has_bounds_too() -> None:
     rows = target_rows(1)
-    assert any("scale of the spreads" in text for text in found(rows, std_scale=50.0))
-    assert not any("scale of the spreads" in text for text in found(rows, std_scale=2.0))
+    assert any("scale of the spreads" in text for text in actual(rows, std_scale=50.0))
+    assert not any("scale of the spreads" in text for text in actual(rows, std_scale=2.0))
 
 
 def labelled_as(rows: FitRows, counts: list[int]) -> FitRows:
@@ -59,9 +69,11 @@ def labelled_as(rows: FitRows, counts: list[int]) -> FitRows:
     return dataclasses.replace(rows, given_labels=given)
 
 
-@pytest.mark.parametrize(("counts", "uneven"), [([60, 40, 20], False), ([66, 33, 21], True), ([60, 60, 0], True)])
+@pytest.mark.parametrize(
+    ("counts", "uneven"), [([60, 40, 20], False), ([66, 33, 21], True), ([60, 60, 0], True)]
+)
 def test_uneven_labels_are_told(counts: list[int], uneven: bool) -> None:
-    assert any("uneven" in text for text in found(labelled_as(calm(), counts))) is uneven
+    assert any("uneven" in text for text in actual(labelled_as(calm(), counts))) is uneven
 
 
 def imputed_as(rows: FitRows, shares: list[float]) -> FitRows:
@@ -76,40 +88,54 @@ def imputed_as(rows: FitRows, shares: list[float]) -> FitRows:
 
 @pytest.mark.parametrize(
     ("shares", "words"),
-    [([0.96, 0.02, 0.02], "collapsed"), ([0.7, 0.2, 0.1], "spread unlike"), ([0.4, 0.3, 0.3], None)],
+    [
+        ([0.96, 0.02, 0.02], "collapsed"),
+        ([0.7, 0.2, 0.1], "spread unlike"),
+        ([0.4, 0.3, 0.3], None),
+    ],
 )
 def test_imputed_labels_that_pile_up_are_told(shares: list[float], words: str | None) -> None:
-    texts = found(imputed_as(labelled_as(calm(), [40, 40, 40]), shares))
+    texts = actual(imputed_as(labelled_as(calm(), [40, 40, 40]), shares))
     assert len(texts) == (words is not None)
     assert words is None or words in texts[0]
 
 
 def test_one_class_of_labels_is_no_collapse() -> None:
-    texts = found(imputed_as(labelled_as(calm(), [120, 0, 0]), [1.0, 0.0, 0.0]))
+    texts = actual(imputed_as(labelled_as(calm(), [120, 0, 0]), [1.0, 0.0, 0.0]))
     assert not any("collapsed" in text for text in texts)
 
 
 def test_few_validation_rows_are_told() -> None:
-    assert any("29 validation rows, too few" in text for text in found(class_rows(counts={**CALM, "validation": 29})))
     assert any(
-        "0 validation rows, too few" in text for text in found(class_rows(counts={"labeled": 9, "unlabeled": 9}))
+        "29 validation rows, too few" in text
+        for text in actual(class_rows(counts={**CALM, "validation": 29}))
+    )
+    assert any(
+        "0 validation rows, too few" in text
+        for text in actual(class_rows(counts={"labeled": 9, "unlabeled": 9}))
     )
 
 
 def test_candidates_that_validation_cannot_tell_apart_are_told() -> None:
     close = {"supervised": 0.3, "baseline": 0.101, "l2i": 0.1}
-    assert any("cannot tell the best" in text for text in found(class_rows(counts=CALM, wrong=close)))
-    assert not any("cannot tell the best" in text for text in found(calm()))
+    assert any(
+        "cannot tell the best" in text for text in actual(class_rows(counts=CALM, wrong=close))
+    )
+    assert not any("cannot tell the best" in text for text in actual(calm()))
 
 
 def held_out(right: int, wrong: int, confidence: float) -> FitRows:
     """Test rows of two classes that are all as sure."""
-    rows = class_rows(classes=3, counts={"labeled": 9, "unlabeled": 30, "validation": 0, "test": right + wrong})
+    rows = class_rows(
+        classes=3, counts={"labeled": 9, "unlabeled": 30, "validation": 0, "test": right + wrong}
+    )
     outputs = {name: values.copy() for name, values in rows.outputs.items()}
     held = rows.split_names == "test"
     said = (rows.given_labels[held] + (np.arange(right + wrong) < wrong)) % 3
     for values in outputs.values():
-        values[held] = np.log(np.where(said[:, None] == np.arange(3), confidence, (1 - confidence) / 2))
+        values[held] = np.log(
+            np.where(said[:, None] == np.arange(3), confidence, (1 - confidence) / 2)
+        )
     return dataclasses.replace(rows, outputs=outputs)
 
 
@@ -124,7 +150,13 @@ def held_out(right: int, wrong: int, confidence: float) -> FitRows:
         (100, 0, 0.7, False),  # right more often than said
     ],
 )
-def test_labels_right_less_often_than_they_say_are_told(right: int, wrong: int, confidence: float, bold: bool) -> None:
-    texts = [text for text in found(held_out(right, wrong, confidence), temperature=1.0) if "less often right" in text]
+def test_labels_right_less_often_than_they_say_are_told(
+    right: int, wrong: int, confidence: float, bold: bool
+) -> None:
+    texts = [
+        text
+        for text in actual(held_out(right, wrong, confidence), temperature=1.0)
+        if "less often right" in text
+    ]
     assert len(texts) == bold
     assert not bold or f"on {right + wrong} validation and test rows" in texts[0]

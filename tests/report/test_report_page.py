@@ -7,15 +7,35 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from fit_folders import SECTIONS, class_rows, fitted_for, picture_samples, png, target_rows, without, write_folder
+from fit_folders import (
+    SECTIONS,
+    class_rows,
+    fitted_for,
+    picture_samples,
+    png,
+    target_rows,
+    without,
+    write_folder,
+)
 
 from l2i.errors import InputError
 from l2i.fit.artifact import Choice, RowPreview
-from l2i.fit.report.charts import compute_cost_changes, format_tick, make_breakable, render_tag, thin_points
+from l2i.fit.report import write_report
+from l2i.fit.report.charts import (
+    compute_cost_changes,
+    format_tick,
+    make_breakable,
+    render_tag,
+    thin_points,
+)
 from l2i.fit.report.confidence import to_data_uri
-from l2i.fit.report.page import write_report
 
-NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=1>', "</svg></style><b onclick='x'>&amp;", "{{ 7 * 7 }}")
+NASTY = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=1>',
+    "</svg></style><b onclick='x'>&amp;",
+    "{{ 7 * 7 }}",
+)
 VOID = {"meta", "img", "br", "wbr"}
 
 
@@ -71,10 +91,15 @@ def test_a_table_has_every_section_in_order(tmp_path: Path) -> None:
 
 def test_pictures_are_shown(tmp_path: Path) -> None:
     rows = class_rows()
-    page = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, previews=picture_samples(rows)))))
+    page = Page(
+        write_report(write_folder(tmp_path, rows, fitted_for(rows, previews=picture_samples(rows))))
+    )
     sources = [str(image["src"]) for image in page.all("img")]
     assert 6 < len(sources) <= 12
-    assert all(base64.b64decode(s.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG") for s in sources)
+    assert all(
+        base64.b64decode(s.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
+        for s in sources
+    )
 
 
 def test_a_regression_shows_errors_in_place_of_confusion(tmp_path: Path) -> None:
@@ -86,10 +111,12 @@ def test_a_regression_shows_errors_in_place_of_confusion(tmp_path: Path) -> None
 
 def test_landmarks_keep_their_own_figure(tmp_path: Path) -> None:
     rows = target_rows(2)
-    fitted = fitted_for(rows, metric_name="error (%)", metric_description="distance between the eyes")
+    fitted = fitted_for(
+        rows, metric_name="error (%)", metric_description="distance between the eyes"
+    )
     page = Page(write_report(write_folder(tmp_path, rows, fitted)))
     assert "the error (%) is below" in page.text
-    assert "one standard error of each figure" not in page.text
+    assert "one standard error of each metric" not in page.text
 
 
 def test_candidates_and_folders_may_be_missing(tmp_path: Path) -> None:
@@ -119,12 +146,16 @@ def test_everything_from_the_data_is_escaped(tmp_path: Path) -> None:
         targets=(NASTY[0],),
         notes=NASTY,
         choices=tuple(Choice(name=text, value=text, reason=text) for text in NASTY),
-        previews=(RowPreview(row=row, png_base64='"><script>', fields={text: text for text in NASTY}),),
+        previews=(
+            RowPreview(row=row, png_base64='"><script>', fields={text: text for text in NASTY}),
+        ),
         source={"kind": NASTY[1], "path": NASTY[0], NASTY[2]: {NASTY[0]: 1}},
         metric_name="error (%)" + NASTY[0],
         metric_description=NASTY[2],
         covariate_shift_auc=0.9,
-        candidates=tuple(dataclasses.replace(c, title=NASTY[1] + c.name) for c in fitted_for(rows).candidates),
+        candidates=tuple(
+            dataclasses.replace(c, title=NASTY[1] + c.name) for c in fitted_for(rows).candidates
+        ),
     )
     out = write_report(write_folder(tmp_path / "fit", dataclasses.replace(rows, ids=ids), fitted))
     raw, page = out.read_text(), Page(out)
@@ -137,7 +168,9 @@ def test_everything_from_the_data_is_escaped(tmp_path: Path) -> None:
 
 def test_nothing_is_fetched_and_nothing_runs(tmp_path: Path) -> None:
     page = Page(write_report(write_folder(tmp_path, class_rows())))
-    (policy,) = (m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    (policy,) = (
+        m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     addresses = [str(a[key]) for _, a in page.tags for key in ("src", "href") if key in a]
     assert addresses
@@ -188,7 +221,14 @@ def test_metrics_of_every_length_make_curves(tmp_path: Path) -> None:
 
 def test_only_pngs_become_pictures() -> None:
     assert to_data_uri(png(0)) is not None
-    for wrong in (None, "", "no base64!", base64.b64encode(b"<svg onload=x>").decode(), 'iVBORw0KGgo"><script>', "é"):
+    for wrong in (
+        None,
+        "",
+        "no base64!",
+        base64.b64encode(b"<svg onload=x>").decode(),
+        'iVBORw0KGgo"><script>',
+        "é",
+    ):
         assert to_data_uri(wrong) is None
 
 
@@ -197,14 +237,19 @@ def test_names_break_where_words_join_and_stay_escaped(tmp_path: Path) -> None:
     assert make_breakable("a/b.c-d__e_") == "a/<wbr>b.<wbr>c-<wbr>d__<wbr>e_"
     assert make_breakable("<i>_&") == "&lt;i&gt;_<wbr>&amp;"
     rows = class_rows()
-    sample = RowPreview(row=int((rows.split_names == "unlabeled").argmax()), fields={"support_calls": "x_y"})
-    raw = write_report(write_folder(tmp_path, rows, fitted_for(rows, previews=(sample,)))).read_text()
+    sample = RowPreview(
+        row=int((rows.split_names == "unlabeled").argmax()), fields={"support_calls": "x_y"}
+    )
+    raw = write_report(
+        write_folder(tmp_path, rows, fitted_for(rows, previews=(sample,)))
+    ).read_text()
     assert '<ul class="cards rows">' in raw
     assert "support_<wbr>calls</th><td>x_y</td>" in raw
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(-2.5e-5, "−2.5e−5"), (1e-4, "1e−4"), (-3e-12, "−3e−12"), (0.0, "0"), (-0.5, "−0.5")]
+    ("value", "text"),
+    [(-2.5e-5, "−2.5e−5"), (1e-4, "1e−4"), (-3e-12, "−3e−12"), (0.0, "0"), (-0.5, "−0.5")],
 )
 def test_ticks_keep_the_digits_that_tell_them_apart(value: float, text: str) -> None:
     assert format_tick(value) == text
@@ -212,24 +257,37 @@ def test_ticks_keep_the_digits_that_tell_them_apart(value: float, text: str) -> 
 
 def test_a_figure_without_errors_is_told_by_its_count(tmp_path: Path) -> None:
     wrong = {"supervised": 1.0, "baseline": 0.3, "l2i": 0.0}
-    rows = class_rows(counts={"labeled": 9, "unlabeled": 20, "validation": 70, "test": 7}, wrong=wrong)
+    rows = class_rows(
+        counts={"labeled": 9, "unlabeled": 20, "validation": 70, "test": 7}, wrong=wrong
+    )
     text = Page(write_report(write_folder(tmp_path, rows))).text
     assert "0.0 (0 of 7 wrong)" in text and "0.0 (0 of 70 wrong)" in text
     assert "100.0 (7 of 7 wrong)" in text
-    figures = text[text.index("Candidate") : text.index("Curves over steps")]
-    assert "0.0 ± 0.0" not in figures and " ± " in figures
+    metrics = text[text.index("Candidate") : text.index("Curves over steps")]
+    assert "0.0 ± 0.0" not in metrics and " ± " in metrics
 
 
 def test_figures_in_other_units_than_the_rows_have_no_standard_error(tmp_path: Path) -> None:
     rows = class_rows()
-    other = tuple(dataclasses.replace(c, validation_metric=7e4, test_metric=7e4) for c in fitted_for(rows).candidates)
+    other = tuple(
+        dataclasses.replace(c, validation_metric=7e4, test_metric=7e4)
+        for c in fitted_for(rows).candidates
+    )
     text = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, candidates=other)))).text
-    assert "one standard error of each figure" not in text
+    assert "one standard error of each metric" not in text
 
 
 def test_the_source_says_only_what_was_asked_for(tmp_path: Path) -> None:
     rows = class_rows()
-    source = {"path": "x.csv", "none": None, "off": False, "blank": "", "empty": [], "zero": 0, "on": True}
+    source = {
+        "path": "x.csv",
+        "none": None,
+        "off": False,
+        "blank": "",
+        "empty": [],
+        "zero": 0,
+        "on": True,
+    }
     raw = write_report(write_folder(tmp_path, rows, fitted_for(rows, source=source))).read_text()
     listed = raw[raw.index("<h3>Source</h3>") : raw.index('id="configuration"')]
     assert re.findall('<th scope="row">(.*?)</th>', listed) == ["path", "zero", "on"]
@@ -238,7 +296,9 @@ def test_the_source_says_only_what_was_asked_for(tmp_path: Path) -> None:
 def test_what_was_done_with_the_data_is_a_choice_and_no_warning(tmp_path: Path) -> None:
     text = Page(write_report(write_folder(tmp_path, class_rows()))).text
     assert (
-        text.index("What was chosen, and why") < text.index("What was done with the data") < text.index("3 rows repeat")
+        text.index("What was chosen, and why")
+        < text.index("What was done with the data")
+        < text.index("3 rows repeat")
     )
 
 
@@ -259,5 +319,11 @@ def test_an_outer_update_is_drawn_by_what_it_changes(tmp_path: Path) -> None:
 
 
 def test_markup_escapes_text_and_attributes() -> None:
-    assert render_tag("text", "<a>", aria_label='"&') == '<text aria-label="&quot;&amp;">&lt;a&gt;</text>'
-    assert render_tag("g", render_tag("text", "x"), class_="y", x=1.0) == '<g class="y" x="1"><text>x</text></g>'
+    assert (
+        render_tag("text", "<a>", aria_label='"&')
+        == '<text aria-label="&quot;&amp;">&lt;a&gt;</text>'
+    )
+    assert (
+        render_tag("g", render_tag("text", "x"), class_="y", x=1.0)
+        == '<g class="y" x="1"><text>x</text></g>'
+    )

@@ -28,35 +28,38 @@ from l2i.fit.report.formatting import format_significant
 
 
 def said(rows: FitRows, fitted: FitArtifact | None = None) -> list[str]:
-    return [str(s) for s in build_verdict(fitted_for(rows) if fitted is None else fitted, rows).sentences]
+    return [
+        str(s)
+        for s in build_verdict(fitted_for(rows) if fitted is None else fitted, rows).sentences
+    ]
 
 
 def test_paired_difference_of_classes_is_numpys() -> None:
     draw = np.random.default_rng(0)
     ours, theirs = ((draw.random(200) < p).astype(float) for p in (0.1, 0.25))
-    found = estimate_difference(ours, theirs, is_classification=True)
+    actual = estimate_difference(ours, theirs, is_classification=True)
     gap = 100 * (ours - theirs)
-    assert found.value == pytest.approx(gap.mean())
-    assert found.standard_error == pytest.approx(gap.std(ddof=1) / np.sqrt(200))
-    assert found.is_significant
+    assert actual.value == pytest.approx(gap.mean())
+    assert actual.standard_error == pytest.approx(gap.std(ddof=1) / np.sqrt(200))
+    assert actual.is_significant
 
 
 def test_paired_difference_of_roots_is_the_bootstraps() -> None:
     draw = np.random.default_rng(1)
     common = draw.gamma(2, 1, 400)
     ours, theirs = common * draw.gamma(9, 0.1, 400), common * draw.gamma(9, 0.13, 400)
-    found = estimate_difference(ours, theirs, is_classification=False)
+    actual = estimate_difference(ours, theirs, is_classification=False)
     picks = draw.integers(400, size=(4000, 400))
     drawn = np.sqrt(ours[picks].mean(axis=1)) - np.sqrt(theirs[picks].mean(axis=1))
-    assert found.value == pytest.approx(np.sqrt(ours.mean()) - np.sqrt(theirs.mean()))
-    assert found.standard_error == pytest.approx(drawn.std(), rel=0.06)
+    assert actual.value == pytest.approx(np.sqrt(ours.mean()) - np.sqrt(theirs.mean()))
+    assert actual.standard_error == pytest.approx(drawn.std(), rel=0.06)
 
 
 def test_a_figures_own_standard_error_is_the_binomials() -> None:
     errors = np.array([1.0] * 20 + [0.0] * 80)
-    found = estimate_metric(errors, is_classification=True)
-    assert found.value == pytest.approx(20)
-    assert found.standard_error == pytest.approx(100 * np.sqrt(0.2 * 0.8 / 99))
+    actual = estimate_metric(errors, is_classification=True)
+    assert actual.value == pytest.approx(20)
+    assert actual.standard_error == pytest.approx(100 * np.sqrt(0.2 * 0.8 / 99))
 
 
 @pytest.mark.parametrize("differing", [0, 1, 4, 5])
@@ -69,7 +72,9 @@ def test_a_handful_of_rows_establishes_nothing(differing: int) -> None:
 
 def test_few_rows_establish_nothing_even_where_all_differ() -> None:
     assert not estimate_difference(np.zeros(6), np.ones(6), is_classification=True).is_significant
-    assert not estimate_difference(np.full(6, 1.0), np.full(6, 9.0), is_classification=False).is_significant
+    assert not estimate_difference(
+        np.full(6, 1.0), np.full(6, 9.0), is_classification=False
+    ).is_significant
 
 
 def test_the_verdict_says_what_helps_and_by_how_much() -> None:
@@ -78,9 +83,9 @@ def test_the_verdict_says_what_helps_and_by_how_much() -> None:
         r"The unlabelled rows help: fixmatch \+ L2I is wrong on (.*) % of 180 test rows, "
         r"supervised on (.*) % \((.*) points fewer, ± (.*)\)\."
     )
-    found = re.fullmatch(pattern, first)
-    assert found
-    ours, theirs, gap, _ = map(float, found.groups())
+    actual = re.fullmatch(pattern, first)
+    assert actual
+    ours, theirs, gap, _ = map(float, actual.groups())
     assert gap == pytest.approx(theirs - ours, abs=0.11)
     assert second.startswith("Learning to impute helps: ")
 
@@ -88,7 +93,9 @@ def test_the_verdict_says_what_helps_and_by_how_much() -> None:
 def test_the_verdict_says_when_it_hurts() -> None:
     rows = class_rows(wrong={"supervised": 0.05, "baseline": 0.1, "l2i": 0.3})
     first, second = said(rows)
-    assert first.startswith("The unlabelled rows hurt: fixmatch is wrong")  # the better of the two by validation
+    assert first.startswith(
+        "The unlabelled rows hurt: fixmatch is wrong"
+    )  # the better of the two by validation
     assert "points more" in first
     assert second.startswith("Learning to impute hurts: ")
 
@@ -103,8 +110,16 @@ def test_equal_candidates_are_not_told_apart() -> None:
 @pytest.mark.parametrize(
     ("gone", "which", "words"),
     [
-        (("supervised",), 0, "was not compared: no network was trained on the labelled rows alone."),
-        (("baseline", "l2i"), 0, "was not compared: no network was trained on the unlabelled rows."),
+        (
+            ("supervised",),
+            0,
+            "was not compared: no network was trained on the labelled rows alone.",
+        ),
+        (
+            ("baseline", "l2i"),
+            0,
+            "was not compared: no network was trained on the unlabelled rows.",
+        ),
         (("baseline",), 1, "was not compared: no network was trained without it."),
         (("l2i",), 1, "was not compared: no network was trained with it."),
     ],
@@ -115,9 +130,9 @@ def test_what_was_not_compared_is_said(gone: tuple[str, ...], which: int, words:
 
 def test_without_test_rows_the_validation_rows_serve_and_that_is_said() -> None:
     rows = class_rows(counts={"labeled": 40, "unlabeled": 100, "validation": 150})
-    found = build_verdict(fitted_for(rows), rows)
-    assert "150 validation rows" in str(found.sentences[0])
-    assert any("on which the choice was made" in note for note in found.footnotes)
+    actual = build_verdict(fitted_for(rows), rows)
+    assert "150 validation rows" in str(actual.sentences[0])
+    assert any("on which the choice was made" in note for note in actual.footnotes)
 
 
 def test_without_held_out_rows_nothing_is_claimed() -> None:
@@ -133,8 +148,11 @@ def test_a_regression_compares_roots_of_mean_squares() -> None:
     unit = np.asarray(fitted.target_std)  # several targets need not have one unit
     gaps = [(rows.outputs[n][mask] - rows.given_labels[mask]) / unit for n in ("supervised", "l2i")]
     roots = [np.sqrt(np.square(gap).mean()) for gap in gaps]
-    found = [estimate_metric(compute_row_errors(fitted, rows, n, mask), is_classification=False).value for n in ("supervised", "l2i")]
-    assert found == pytest.approx(roots)
+    actual = [
+        estimate_metric(compute_row_errors(fitted, rows, n, mask), is_classification=False).value
+        for n in ("supervised", "l2i")
+    ]
+    assert actual == pytest.approx(roots)
     assert f"supervised of {format_significant(roots[0])} (" in said(rows)[0]
 
 
@@ -142,7 +160,10 @@ def test_ties_go_to_what_has_learned_from_more_and_that_is_said() -> None:
     rows = class_rows(wrong={"baseline": 0.1, "l2i": 0.1})
     fitted = fitted_for(rows)
     tied = tuple(dataclasses.replace(c, validation_metric=4.0) for c in fitted.candidates)
-    assert "it has learned from more" in build_verdict(dataclasses.replace(fitted, candidates=tied), rows).selection
+    assert (
+        "it has learned from more"
+        in build_verdict(dataclasses.replace(fitted, candidates=tied), rows).selection
+    )
 
 
 def test_expected_calibration_error_is_the_textbooks() -> None:
@@ -167,27 +188,33 @@ def test_spreads_that_are_right_lie_on_the_diagonal() -> None:
 def test_shares_within_spreads_are_counted() -> None:
     rows = target_rows(1)
     fitted = fitted_for(rows)
-    found = build_calibration_section(fitted, rows)
+    actual = build_calibration_section(fitted, rows)
     mask = mask_known_labels(fitted, rows, "validation", "test")
-    assert rows.predictive_std is not None and found is not None
+    assert rows.predictive_std is not None and actual is not None
     error = np.abs(rows.outputs[fitted.selected_name][mask] - rows.given_labels[mask])
     inside = 100 * (error <= 2 * 1.5 * rows.predictive_std[mask]).mean()
-    assert float(found.table[1][2].removesuffix(" %")) == pytest.approx(inside, abs=0.51)
+    assert float(actual.table[1][2].removesuffix(" %")) == pytest.approx(inside, abs=0.51)
 
 
 def test_confusion_counts_every_validation_row() -> None:
-    assert count_confusions(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 0]), 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0]]
+    assert count_confusions(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 0]), 3).tolist() == [
+        [1, 1, 0],
+        [0, 1, 0],
+        [1, 0, 0],
+    ]
     rows = class_rows()
-    found = build_confusion_section(fitted_for(rows), rows)
-    assert sum(cell.num_rows for line in found.matrix for cell in line) == 100
+    actual = build_confusion_section(fitted_for(rows), rows)
+    assert sum(cell.num_rows for line in actual.matrix for cell in line) == 100
 
 
 def test_many_classes_are_shown_by_their_most_confused_pairs() -> None:
     rows = class_rows(classes=25)
-    found = build_confusion_section(fitted_for(rows, classes=tuple(f"c{i}" for i in range(25))), rows)
-    assert not found.matrix
-    assert 0 < len(found.pairs) <= 15
-    counts = [int(pair[2]) for pair in found.pairs]
+    actual = build_confusion_section(
+        fitted_for(rows, classes=tuple(f"c{i}" for i in range(25))), rows
+    )
+    assert not actual.matrix
+    assert 0 < len(actual.pairs) <= 15
+    counts = [int(pair[2]) for pair in actual.pairs]
     assert counts == sorted(counts, reverse=True)
 
 
@@ -205,7 +232,8 @@ def test_ticks_are_few_and_within(low: float, high: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0"), (1234.5, "1,234"), (0.01234, "0.0123"), (9.87, "9.87"), (3e-9, "3.00e-09")]
+    ("value", "text"),
+    [(0.0, "0"), (1234.5, "1,234"), (0.01234, "0.0123"), (9.87, "9.87"), (3e-9, "3.00e-09")],
 )
 def test_numbers_keep_three_digits(value: float, text: str) -> None:
     assert format_significant(value) == text

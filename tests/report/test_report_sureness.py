@@ -25,14 +25,20 @@ def surely(rows: FitRows, logits: list[list[float]]) -> FitRows:
 
 
 def test_the_most_sure_are_at_most_three_a_class() -> None:
-    logits = [[9.0 - i / 10, 0, 0] for i in range(5)] + [[0, 8.0, 0]] + [[0, 0, 0.1 * i] for i in range(6)]
+    logits = (
+        [[9.0 - i / 10, 0, 0] for i in range(5)]
+        + [[0, 8.0, 0]]
+        + [[0, 0, 0.1 * i] for i in range(6)]
+    )
     rows = surely(class_rows(), logits)
     most, least = shown(rows, previews=table_samples(rows, 12), temperature=1.0)
     assert [card.labels for card in most] == [["adelie"]] * 3 + [["chinstrap"]]
     assert len(least) == 6  # all of one class, and all shown
 
 
-@pytest.mark.parametrize(("logit", "said"), [(30.0, "> 0.999"), (8.5, "> 0.999"), (7.8, "0.999"), (2.0, "0.787")])
+@pytest.mark.parametrize(
+    ("logit", "said"), [(30.0, "> 0.999"), (8.5, "> 0.999"), (7.8, "0.999"), (2.0, "0.787")]
+)
 def test_no_probability_is_rounded_to_one(logit: float, said: str) -> None:
     rows = surely(class_rows(), [[logit, 0, 0]])
     (card,), _ = shown(rows, previews=table_samples(rows, 1), temperature=1.0)
@@ -42,17 +48,25 @@ def test_no_probability_is_rounded_to_one(logit: float, said: str) -> None:
 def test_targets_have_a_line_each() -> None:
     rows = target_rows(2)
     most, _ = shown(rows)
-    assert [line.split(" ± ")[0].rsplit(" ", 1)[0] for line in most[0].labels] == ["body mass", "flipper length"]
-    assert most[0].confidence.startswith("spread 0.") and most[0].confidence.endswith(" × that of the labelled targets")
+    assert [line.split(" ± ")[0].rsplit(" ", 1)[0] for line in most[0].labels] == [
+        "body mass",
+        "flipper length",
+    ]
+    assert most[0].confidence.startswith("spread 0.") and most[0].confidence.endswith(
+        " × that of the labelled targets"
+    )
     rows = target_rows(6)
     most, _ = shown(rows, targets=tuple("abcdef"))
     assert most[0].labels[4:] == ["and 2 more"]
 
 
 def test_targets_move_where_classes_change() -> None:
-    for rows, words in ((class_rows(), "changed over 20 evaluations"), (target_rows(1), "moved by more than a tenth")):
+    for rows, words in (
+        (class_rows(), "changed over 20 evaluations"),
+        (target_rows(1), "moved by more than a tenth"),
+    ):
         moved = dataclasses.replace(rows, change_counts=np.ones(len(rows.ids), dtype=np.int64))
         fitted = fitted_for(moved)
-        found = build_confidence_section(fitted, moved, impute(fitted, moved))
-        assert found is not None
-        assert found.facts[2][0] == "100 %" and words in found.facts[2][1]
+        actual = build_confidence_section(fitted, moved, impute(fitted, moved))
+        assert actual is not None
+        assert actual.facts[2][0] == "100 %" and words in actual.facts[2][1]

@@ -23,21 +23,23 @@ def steps_saved(out: Path) -> int:
 
 
 def processes_of(out: Path) -> dict[int, str]:
-    """The commands of all processes that were given this run folder, by their number; those of torchrun come first."""
-    found: dict[int, str] = {}
+    """The commands of all processes given this run folder, by number; torchrun's come first."""
+    actual: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if str(out) in words:
-                found[int(folder.name)] = " ".join(words)
-    return dict(sorted(found.items(), key=lambda item: ("torch.distributed.run" not in item[1], item[0])))
+                actual[int(folder.name)] = " ".join(words)
+    return dict(
+        sorted(actual.items(), key=lambda item: ("torch.distributed.run" not in item[1], item[0]))
+    )
 
 
-def wait(holds: Callable[[], bool], told: Callable[[], str], *, every: float = LOOK) -> None:
+def wait(holds: Callable[[], bool], printed: Callable[[], str], *, every: float = LOOK) -> None:
     """Until that holds, which it must before long; `told` is what else there is to say."""
     end = time.monotonic() + PATIENCE
     while not holds():
-        assert time.monotonic() < end, f"waited for {PATIENCE:.0f} s.\n{told()}"
+        assert time.monotonic() < end, f"waited for {PATIENCE:.0f} s.\n{printed()}"
         time.sleep(every)
 
 
@@ -46,8 +48,10 @@ class Attempt:
 
     def __init__(self, line: list[str], out: Path, log: Path) -> None:
         self.out, self.log, self.line = out, log, line
-        with log.open("wb") as told:
-            self.process = subprocess.Popen(line, stdout=told, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+        with log.open("wb") as printed:
+            self.process = subprocess.Popen(
+                line, stdout=printed, stderr=subprocess.STDOUT, env=ENVIRONMENT
+            )
 
     def __enter__(self) -> "Attempt":
         return self
@@ -57,10 +61,14 @@ class Attempt:
 
     def workers(self) -> list[int]:
         """The processes that train."""
-        return [pid for pid, words in processes_of(self.out).items() if "torch.distributed.run" not in words]
+        return [
+            pid
+            for pid, words in processes_of(self.out).items()
+            if "torch.distributed.run" not in words
+        ]
 
     def send(self, number: signal.Signals, to: Iterable[int]) -> bool:
-        """Send a signal; whether the run was not done yet, and any of the processes there to take it."""
+        """Send a signal; whether the run was not done yet, and any process was there to take it."""
         there = 0
         for pid in to:
             with contextlib.suppress(ProcessLookupError):
@@ -71,7 +79,7 @@ class Attempt:
     def kill_all(self) -> bool:
         """SIGKILL for torchrun and its workers; whether the run was not done yet."""
         came = self.send(signal.SIGKILL, processes_of(self.out))
-        wait(lambda: not self.send_on(), self.told)  # what torchrun had just begun to start
+        wait(lambda: not self.send_on(), self.printed)  # what torchrun had just begun to start
         self.process.wait()
         return came
 
@@ -89,7 +97,7 @@ class Attempt:
 
     def until(self, holds: Callable[[], bool], *, every: float = LOOK) -> bool:
         """Wait until that holds; False where the command has ended before."""
-        wait(lambda: holds() or self.process.poll() is not None, self.told, every=every)
+        wait(lambda: holds() or self.process.poll() is not None, self.printed, every=every)
         return holds()
 
     def reached(self, step: int) -> bool:
@@ -97,26 +105,33 @@ class Attempt:
         return self.until(lambda: steps_saved(self.out) >= step)
 
     def saving(self, last: int) -> bool:
-        """Wait until a checkpoint is being written, or that of a `last` step was; False where the command has ended."""
+        """Wait until a checkpoint is being written, or that of a `last` step was.
+
+        False where the command has ended.
+        """
         begun = (self.out / "checkpoints").glob
-        return self.until(lambda: any(begun("*.partial")) or steps_saved(self.out) >= last, every=LOOK / 20)
+        return self.until(
+            lambda: any(begun("*.partial")) or steps_saved(self.out) >= last, every=LOOK / 20
+        )
 
     def ended(self, *codes: int) -> int:
         """Its exit code, once it and what it started have ended: one of these."""
-        wait(lambda: self.process.poll() is not None, self.told)
-        wait(lambda: not processes_of(self.out), self.told, every=0.1)
+        wait(lambda: self.process.poll() is not None, self.printed)
+        wait(lambda: not processes_of(self.out), self.printed, every=0.1)
         code = self.process.wait()
-        assert code in codes, f"it ended with {code}, not {' or '.join(map(str, codes))}.\n{self.told()}"
+        assert code in codes, (
+            f"it ended with {code}, not {' or '.join(map(str, codes))}.\n{self.printed()}"
+        )
         return code
 
     def said(self) -> str:
         """All that it has said."""
         return self.log.read_text(errors="replace")
 
-    def told(self) -> str:
+    def printed(self) -> str:
         """The command, and the end of what it said."""
         return f"{' '.join(self.line)}\n{self.said()[-6000:]}"
 
     def clear(self) -> None:
         """That what it said holds no traceback through our files."""
-        assert not OURS.search(self.said()), f"there is a traceback.\n{self.told()}"
+        assert not OURS.search(self.said()), f"there is a traceback.\n{self.printed()}"

@@ -1,4 +1,4 @@
-"""What a run may meet: each function starts its command, disturbs it, sees how it ends, and counts what it did."""
+"""What a run may meet: each function starts a command, disturbs it, sees it end, and counts."""
 
 import random
 import signal
@@ -25,7 +25,7 @@ def counted(**what: bool) -> Done:
 
 
 def moment(run: Disturbed, attempt: Attempt, draw: Draw) -> str:
-    """Let a command come to a random moment: "early" or "within" its steps, saving perhaps; "" where it has ended."""
+    """Wait for a random moment: "early" or "within" the steps, maybe saving; "" if it has ended."""
     when, saved = draw.choice(("early", "step", "step", "saving")), max(0, steps_saved(run.out))
     middle = max(saved + 1, (saved + STEPS) // 2)
     if when == "early":
@@ -47,20 +47,25 @@ def kill(run: Disturbed, draw: Draw) -> Done:
 
 
 def terminate(run: Disturbed, draw: Draw) -> Done:
-    """SIGTERM: the run saves and says where it stopped; torchrun passes it on and gives a code of its own."""
+    """SIGTERM: the run saves and says where it stopped; torchrun passes it on, with its code."""
     with run.start() as attempt:
         when = moment(run, attempt, draw)
         came = bool(when) and attempt.send(signal.SIGTERM, [attempt.process.pid])
-        code, said = attempt.ended(0, -signal.SIGTERM, 143 if run.processes == 1 else 1), attempt.said()
-        assert run.done or when != "within" or STOPPED in said, attempt.told()
-        assert STOPPED not in said or f"stopped at step {steps_saved(run.out)}{STOPPED}" in said, attempt.told()
-        assert run.processes > 1 or (code == 143) == (STOPPED in said), attempt.told()
+        code, said = (
+            attempt.ended(0, -signal.SIGTERM, 143 if run.processes == 1 else 1),
+            attempt.said(),
+        )
+        assert run.done or when != "within" or STOPPED in said, attempt.printed()
+        assert STOPPED not in said or f"stopped at step {steps_saved(run.out)}{STOPPED}" in said, (
+            attempt.printed()
+        )
+        assert run.processes > 1 or (code == 143) == (STOPPED in said), attempt.printed()
         run.intact()
         return counted(SIGTERM=came and code != 0)
 
 
 def kill_worker(run: Disturbed, draw: Draw) -> Done:
-    """SIGKILL for a worker, once or twice: torchrun restarts the group, and the run goes on by itself."""
+    """SIGKILL for a worker, once or twice: torchrun restarts the group, and the run goes on."""
     return to_worker(run, draw, signal.SIGKILL)
 
 
@@ -85,7 +90,9 @@ def to_worker(run: Disturbed, draw: Draw, number: signal.Signals) -> Done:
 def kill_launcher(run: Disturbed, draw: Draw) -> Done:
     """SIGKILL for torchrun alone: its workers go on to the end, or the same command does."""
     with run.start() as attempt:
-        came = bool(moment(run, attempt, draw)) and attempt.send(signal.SIGKILL, [attempt.process.pid])
+        came = bool(moment(run, attempt, draw)) and attempt.send(
+            signal.SIGKILL, [attempt.process.pid]
+        )
         attempt.ended(0, -signal.SIGKILL)
         return counted(SIGKILL=came)
 
@@ -150,7 +157,11 @@ def fill_disk(run: Disturbed, draw: Draw) -> Done:
     ballast = run.disk / "ballast"
     with run.start() as attempt:
         came = bool(moment(run, attempt, draw))
-        wait(lambda: filled(ballast) and attempt.process.poll() is not None, attempt.told, every=LOOK / 5)
+        wait(
+            lambda: filled(ballast) and attempt.process.poll() is not None,
+            attempt.printed,
+            every=LOOK / 5,
+        )
         done = ran_full(run, attempt, came)
     ballast.unlink()
     return done
@@ -171,7 +182,7 @@ def filled(path: Path) -> bool:
 def ran_full(run: Disturbed, attempt: Attempt, came: bool) -> Done:
     """Such a run says what is wrong, and its checkpoints are whole."""
     code = attempt.ended(0, 1)
-    assert code == 0 or FULL in attempt.said(), attempt.told()
+    assert code == 0 or FULL in attempt.said(), attempt.printed()
     run.intact()
     return counted(full=came and code != 0)
 

@@ -1,4 +1,4 @@
-"""A short run that is disturbed, and ends as one that is not: the same command again and again in one folder."""
+"""A disturbed short run ends as an undisturbed one: the same command, repeated in one folder."""
 
 import fcntl
 import json
@@ -32,9 +32,21 @@ class Disturbed:
     """A run in a folder, started again and again by the same command."""
 
     def __init__(
-        self, folder: Path, recipe: str, *, processes: int, save_every: int = 5, keep: int = 2, moves: bool = False
+        self,
+        folder: Path,
+        recipe: str,
+        *,
+        processes: int,
+        save_every: int = 5,
+        keep: int = 2,
+        moves: bool = False,
     ) -> None:
-        self.folder, self.processes, self.moves, self.save_every = folder, processes, moves, save_every
+        self.folder, self.processes, self.moves, self.save_every = (
+            folder,
+            processes,
+            moves,
+            save_every,
+        )
         self.words = (*RECIPES[recipe], *COMMON, *(("--precision", "float64") if moves else ()))
         self.saves = ("--save-every", str(save_every), "--keep-checkpoints", str(keep))
         self.keep, self.attempts = keep, list[Attempt]()
@@ -51,7 +63,9 @@ class Disturbed:
         """The command, on as many processes as it is on now; torchrun restarts them so often."""
         words = ("-m", "l2i", "train", *self.words, *self.saves, "--out", str(self.out))
         line = command(self.processes, *words, options=("--max-restarts", str(restarts)))
-        self.attempts.append(Attempt(line, self.out, self.folder / f"attempt-{len(self.attempts)}.log"))
+        self.attempts.append(
+            Attempt(line, self.out, self.folder / f"attempt-{len(self.attempts)}.log")
+        )
         return self.attempts[-1]
 
     def finish(self) -> None:
@@ -61,7 +75,11 @@ class Disturbed:
 
     def whole(self) -> list[Path]:
         """The checkpoints that nobody has damaged, oldest first."""
-        return [path for path in list_checkpoints(self.out / "checkpoints") if mark(path) not in self.damaged]
+        return [
+            path
+            for path in list_checkpoints(self.out / "checkpoints")
+            if mark(path) not in self.damaged
+        ]
 
     def intact(self) -> None:
         """That every checkpoint that nobody has damaged can be read."""
@@ -73,7 +91,9 @@ class Disturbed:
         for mine, whole in zip(parts(self.out), parts(reference), strict=True):
             same(mine, whole, CLOSE if self.moves else 0.0)
         if not self.moves:
-            assert (self.out / "metrics.jsonl").read_bytes() == (reference / "metrics.jsonl").read_bytes()
+            assert (self.out / "metrics.jsonl").read_bytes() == (
+                reference / "metrics.jsonl"
+            ).read_bytes()
         assert len(self.whole()) <= self.keep
         for path in self.damaged.values():
             assert path.with_suffix(".damaged").exists(), f"nothing was said of {path}"
@@ -87,13 +107,17 @@ def mark(path: Path) -> tuple[int, int]:
 
 
 def parts(out: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """The last state, the metrics and the result, without what depends on the time it took or on the processes."""
+    """The last state, the metrics and the result, without what depends on time or processes."""
     assert steps_saved(out) == STEPS
     loaded = load_checkpoint(out / "checkpoints" / f"{STEPS:010}.safetensors")
     assert loaded is not None
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((out / "result.json").read_text())
-    return loaded[0], rows, {name: result[name] for name in result if name not in (*TIMES, "processes")}
+    return (
+        loaded[0],
+        rows,
+        {name: result[name] for name in result if name not in (*TIMES, "processes")},
+    )
 
 
 def same(mine: Any, whole: Any, tolerance: float, what: str = "") -> None:
@@ -107,15 +131,24 @@ def same(mine: Any, whole: Any, tolerance: float, what: str = "") -> None:
         for number, pair in enumerate(zip(mine, whole, strict=True)):
             same(*pair, tolerance, f"{what} {number}")
     elif isinstance(mine, torch.Tensor):
-        torch.testing.assert_close(mine, whole, rtol=tolerance, atol=tolerance, msg=lambda told: f"{what}: {told}")
+        torch.testing.assert_close(
+            mine, whole, rtol=tolerance, atol=tolerance, msg=lambda printed: f"{what}: {printed}"
+        )
     else:
-        near = isinstance(mine, float) and math.isclose(mine, whole, rel_tol=tolerance, abs_tol=tolerance)
+        near = isinstance(mine, float) and math.isclose(
+            mine, whole, rel_tol=tolerance, abs_tol=tolerance
+        )
         assert near or mine == whole, f"{what} is {mine}, not {whole}"
 
 
 def undisturbed(shared: Path, recipe: str, *, processes: int, moves: bool) -> Path:
     """The folder of such a run that nobody disturbs: made once, for all who share the folder."""
-    made = Disturbed(shared / f"{recipe}-{processes}{'-float64' * moves}", recipe, processes=processes, moves=moves)
+    made = Disturbed(
+        shared / f"{recipe}-{processes}{'-float64' * moves}",
+        recipe,
+        processes=processes,
+        moves=moves,
+    )
     with (made.folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.done:
@@ -128,7 +161,10 @@ def small_disk(folder: Path) -> Iterator[bool]:
     """A disk of its own for what lies in the folder; False where this user may not have one."""
     folder.mkdir(parents=True, exist_ok=True)
     line = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
-    mounted = shutil.which("mount") is not None and subprocess.run(line, capture_output=True).returncode == 0
+    mounted = (
+        shutil.which("mount") is not None
+        and subprocess.run(line, capture_output=True).returncode == 0
+    )
     try:
         yield mounted
     finally:

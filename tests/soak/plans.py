@@ -49,7 +49,7 @@ def planned(seed: int) -> Plan:
 
 
 def soaked(plan: Plan, folder: Path, shared: Path) -> dict[str, Done]:
-    """Disturb a run as planned, and see that it ends as the undisturbed one in `shared`; what it met, by kind."""
+    """Disturb a run as planned and compare it with the one in `shared`; what it met, by kind."""
     draw, moves = random.Random(f"moments {plan.seed}"), MOVED in plan.kinds
     reference = undisturbed(shared, plan.recipe, processes=plan.processes, moves=moves)
     saves = {"save_every": plan.save_every, "keep": plan.keep}

@@ -1,4 +1,4 @@
-"""Ten runs that are disturbed, each in its way, end as undisturbed ones do. `make soak` is a hundred such."""
+"""Ten runs, each disturbed in its way, end as undisturbed ones do; `make soak` takes a hundred."""
 
 import os
 from pathlib import Path
@@ -21,14 +21,18 @@ TEN = (
     Plan(seed=9, kinds=("other number of processes",)),
 )
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc"
+)
 
 
 def test_the_ten_have_every_kind() -> None:
     assert {kind for plan in TEN for kind in plan.kinds} == set(KINDS)
 
 
-@pytest.mark.parametrize("plan", TEN, ids=lambda plan: f"{', '.join(plan.kinds)} on {plan.processes}")
+@pytest.mark.parametrize(
+    "plan", TEN, ids=lambda plan: f"{', '.join(plan.kinds)} on {plan.processes}"
+)
 def test_a_disturbed_run_ends_as_an_undisturbed_one(
     plan: Plan, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -27,7 +27,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "course": ("0:1",),
         }.items():
             chosen = [word for given in seeds for word in ("--seeds", given)]
-            assert run_ablation(["digits-fixmatch", "--save-results", str(folder), "--part", part, *chosen]) == 0
+            assert (
+                run_ablation(
+                    ["digits-fixmatch", "--save-results", str(folder), "--part", part, *chosen]
+                )
+                == 0
+            )
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Recipes of a few steps for the study, what its command says, and books that are written by hand."""
+"""Recipes of a few steps for the study, what its command says, and books written by hand."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,10 @@ class Said(NamedTuple):
         """The rows of a Markdown table within a part's block."""
         block = self.out.partition(f"--markdown: {part} -->\n")[2].partition("<!-- end -->")[0]
         tables = [text for text in block.split("\n\n") if text.startswith("|")]
-        rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in tables[which].splitlines()]
+        rows = [
+            line.removeprefix("| ").removesuffix(" |").split(" | ")
+            for line in tables[which].splitlines()
+        ]
         return [rows[0], *rows[2:]]
 
 
@@ -46,7 +49,9 @@ def shrink(monkeypatch: pytest.MonkeyPatch, name: str, **changes: Any) -> None:
 
 def lines_of(folder: Path, problem: str = "digits-fixmatch", **wanted: object) -> Lines:
     lines = [json.loads(line) for line in (folder / f"{problem}.jsonl").read_text().splitlines()]
-    return [line for line in lines if all(line.get(name) == value for name, value in wanted.items())]
+    return [
+        line for line in lines if all(line.get(name) == value for name, value in wanted.items())
+    ]
 
 
 def write(folder: Path, problem: str, lines: Lines) -> None:
@@ -54,16 +59,21 @@ def write(folder: Path, problem: str, lines: Lines) -> None:
     (folder / f"{problem}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def kept(part: str, arm: str, seed: int, figure: float | None, **more: Any) -> dict[str, Any]:
+def saved(part: str, arm: str, seed: int, metric: float | None, **more: Any) -> dict[str, Any]:
     """A line of a run."""
-    found = {"steps": 100, "metric": figure, "validation": figure, "seconds": 1.0}
-    return {"part": part, "arm": arm, "seed": seed, **more, **found}
+    actual = {"steps": 100, "metric": metric, "validation": metric, "seconds": 1.0}
+    return {"part": part, "arm": arm, "seed": seed, **more, **actual}
 
 
-def tuned(validation: Callable[[str, float, float], float | None] = lambda arm, lr, weight: lr + weight) -> Lines:
+def tuned(
+    validation: Callable[[str, float, float], float | None] = lambda arm, lr, weight: lr + weight,
+) -> Lines:
     """Every trial, with such validation figures."""
     return [
-        {**kept("tuning", arm, seed, 50.0, lr=lr, weight=weight), "validation": validation(arm, lr, weight)}
+        {
+            **saved("tuning", arm, seed, 50.0, lr=lr, weight=weight),
+            "validation": validation(arm, lr, weight),
+        }
         for lr, weight in TUNING_GRID
         for seed in TUNING_SEEDS
         for arm in ARMS

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.ablation` as a person uses it: what is trained, what is kept, what is refused."""
+"""`python -m benchmarks.ablation` as a person uses it: what it trains, keeps and refuses."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 from benchmarks.ablation.grid import ARMS, PROBLEMS, TUNING_GRID, TUNING_SEEDS, iter_settings
 from benchmarks.ablation.runner import run_trial
-from study_books import STEPS, Call, kept, lines_of, shrink, tuned, write
+from study_books import STEPS, Call, lines_of, saved, shrink, tuned, write
 
 from l2i import replace
 
@@ -20,7 +20,13 @@ def test_every_run_is_a_line(trained: Path) -> None:
     counts = Counter(line["part"] for line in lines_of(trained))
     settings = len(list(iter_settings(PROBLEMS[DIGITS].make_run("l2i"))))
     tuning = len(TUNING_GRID) * len(TUNING_SEEDS) * len(ARMS)
-    assert counts == {"pace": 1, "tuning": tuning, "arms": 3 * len(ARMS), "settings": settings, "course": 3}
+    assert counts == {
+        "pace": 1,
+        "tuning": tuning,
+        "arms": 3 * len(ARMS),
+        "settings": settings,
+        "course": 3,
+    }
     assert [path.name for path in trained.iterdir()] == [f"{DIGITS}.jsonl"]
 
 
@@ -37,40 +43,59 @@ def test_a_line_holds_what_the_run_comes_to(tiny: None, trained: Path) -> None:
 def test_the_longer_baseline_has_as_many_steps_as_the_pace_allows(trained: Path) -> None:
     (pace,) = lines_of(trained, part="pace")
     steps = {arm: {line["steps"] for line in lines_of(trained, arm=arm)} for arm in ARMS}
-    assert steps == {arm: {round(STEPS * pace["ratio"]) if arm == "longer" else STEPS} for arm in ARMS}
+    assert steps == {
+        arm: {round(STEPS * pace["ratio"]) if arm == "longer" else STEPS} for arm in ARMS
+    }
 
 
 def test_each_arm_is_compared_with_the_best_of_its_trials(trained: Path) -> None:
     for arm in ARMS:
-        found = {
+        actual = {
             pair: mean(
-                line["validation"] for line in lines_of(trained, part="tuning", arm=arm, lr=pair[0], weight=pair[1])
+                line["validation"]
+                for line in lines_of(trained, part="tuning", arm=arm, lr=pair[0], weight=pair[1])
             )
             for pair in TUNING_GRID
         }
-        best = min(found, key=lambda pair: (found[pair], pair))
-        assert {(line["lr"], line["weight"]) for line in lines_of(trained, part="arms", arm=arm)} == {best}
+        best = min(actual, key=lambda pair: (actual[pair], pair))
+        assert {
+            (line["lr"], line["weight"]) for line in lines_of(trained, part="arms", arm=arm)
+        } == {best}
 
 
 def test_a_trial_that_diverged_is_not_chosen(tiny: None, tmp_path: Path, ablation: Call) -> None:
     worth = {(1.0, 1.0): 3.0, (0.5, 1.0): None, (2.0, 1.0): 2.0, (1.0, 0.3): 2.5, (1.0, 3.0): 9.0}
-    write(tmp_path, DIGITS, [{"part": "pace", "ratio": 1.5}, *tuned(lambda arm, lr, weight: worth[lr, weight])])
-    assert ablation(DIGITS, "--part", "arms", "--seeds", "4:5", "--save-results", tmp_path).code == 0
-    assert [(x["arm"], x["seed"], x["lr"], x["weight"]) for x in lines_of(tmp_path, part="arms")] == [
-        (arm, 4, 2.0, 1.0) for arm in ARMS
-    ]
+    write(
+        tmp_path,
+        DIGITS,
+        [{"part": "pace", "ratio": 1.5}, *tuned(lambda arm, lr, weight: worth[lr, weight])],
+    )
+    assert (
+        ablation(DIGITS, "--part", "arms", "--seeds", "4:5", "--save-results", tmp_path).code == 0
+    )
+    assert [
+        (x["arm"], x["seed"], x["lr"], x["weight"]) for x in lines_of(tmp_path, part="arms")
+    ] == [(arm, 4, 2.0, 1.0) for arm in ARMS]
 
 
-def test_nothing_is_trained_twice(tiny: None, trained: Path, tmp_path: Path, ablation: Call) -> None:
+def test_nothing_is_trained_twice(
+    tiny: None, trained: Path, tmp_path: Path, ablation: Call
+) -> None:
     folder = shutil.copytree(trained, tmp_path / "kept")
     for part in ("pace", "tuning", "arms", "settings", "course"):
-        seeds = {"arms": ("--seeds", "0:3"), "settings": ("--seeds", "0:1"), "course": ("--seeds", "0:1")}.get(part, ())
+        seeds = {
+            "arms": ("--seeds", "0:3"),
+            "settings": ("--seeds", "0:1"),
+            "course": ("--seeds", "0:1"),
+        }.get(part, ())
         said = ablation(DIGITS, "--part", part, "--save-results", folder, *seeds)
         assert (said.code, said.err) == (0, "")
     assert lines_of(folder) == lines_of(trained)
 
 
-def test_a_study_that_was_cut_goes_on_to_the_same_figures(tiny: None, trained: Path, tmp_path: Path, ablation: Call) -> None:
+def test_a_study_that_was_cut_goes_on_to_the_same_figures(
+    tiny: None, trained: Path, tmp_path: Path, ablation: Call
+) -> None:
     whole = lines_of(trained)
     arms = [line for line in whole if line["part"] == "arms"]
     write(tmp_path, DIGITS, [line for line in whole if line not in arms[-5:]])
@@ -82,7 +107,9 @@ def test_a_study_that_was_cut_goes_on_to_the_same_figures(tiny: None, trained: P
     ]
 
 
-def test_a_dry_run_counts_and_trains_nothing(tiny: None, trained: Path, tmp_path: Path, ablation: Call) -> None:
+def test_a_dry_run_counts_and_trains_nothing(
+    tiny: None, trained: Path, tmp_path: Path, ablation: Call
+) -> None:
     settings = len(list(iter_settings(PROBLEMS[DIGITS].make_run("l2i"))))
     said = ablation(DIGITS, "--dry-run", "--save-results", tmp_path / "new")
     assert said.out.splitlines() == [
@@ -94,36 +121,52 @@ def test_a_dry_run_counts_and_trains_nothing(tiny: None, trained: Path, tmp_path
     ]
     assert not (tmp_path / "new").exists()
     counts = [
-        line.rpartition(": ")[2] for line in ablation(DIGITS, "--dry-run", "--save-results", trained).out.splitlines()
+        line.rpartition(": ")[2]
+        for line in ablation(DIGITS, "--dry-run", "--save-results", trained).out.splitlines()
     ]
-    left = ["1 measurement, 1", "40 runs, 40", "32 runs, 12", f"{5 * settings} runs, {settings}", "9 runs, 3"]
+    left = [
+        "1 measurement, 1",
+        "40 runs, 40",
+        "32 runs, 12",
+        f"{5 * settings} runs, {settings}",
+        "9 runs, 3",
+    ]
     assert counts == [f"{count} kept already" for count in left]
 
 
-def test_the_course_is_looked_at_for_some_problems_or_those_named(tmp_path: Path, ablation: Call) -> None:
+def test_the_course_is_looked_at_for_some_problems_or_those_named(
+    tmp_path: Path, ablation: Call
+) -> None:
     def shown(*arguments: str) -> list[str]:
         said = ablation(*arguments, "--dry-run", "--save-results", tmp_path)
         return [line.partition(",")[0] for line in said.out.splitlines()]
 
-    assert shown("--part", "course") == [DIGITS, "friedman-mean-teacher", "small-faces-mean-teacher"]
+    assert shown("--part", "course") == [
+        DIGITS,
+        "friedman-mean-teacher",
+        "small-faces-mean-teacher",
+    ]
     assert shown("diabetes-mean-teacher", "--part", "course") == ["diabetes-mean-teacher"]
     assert shown("--part", "pace") == list(PROBLEMS)
 
 
-def test_a_run_that_diverges_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ablation: Call) -> None:
+def test_a_run_that_diverges_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ablation: Call
+) -> None:
     shrink(monkeypatch, "digits", optim={"lr": 1e20})
     said = ablation(DIGITS, "--part", "course", "--seeds", "0:1", "--save-results", tmp_path)
     assert said.code == 0 and f"{DIGITS}, course: l2i 0: None" in said.err
     assert [line["metric"] for line in lines_of(tmp_path)] == [None] * 3
     rows = ablation("--load-results", tmp_path, "--markdown").table("course")
     assert [row[1:] for row in rows[1:]] == [
-        [arm, "–", "–", "–", "–", "–", "1, 1 of 1 diverged"] for arm in ("baseline", "control", "L2I")
+        [arm, "–", "–", "–", "–", "–", "1, 1 of 1 diverged"]
+        for arm in ("baseline", "control", "L2I")
     ]
 
 
 def changed(position: int, **changes: object) -> str:
     """Whole lines but for one."""
-    lines = [{"part": "pace", "ratio": 1.5}, *tuned(), kept("settings", "ρ constant: ρ 1", 0, 5.0)]
+    lines = [{"part": "pace", "ratio": 1.5}, *tuned(), saved("settings", "ρ constant: ρ 1", 0, 5.0)]
     lines[position].update(changes)
     return "".join(json.dumps(line) + "\n" for line in lines)
 
@@ -135,7 +178,10 @@ def changed(position: int, **changes: object) -> str:
         ("\xff", "is damaged"),
         ("[]\n", "holds no lines of a study"),
         ('{"arm": "l2i"}\n', "holds no lines of a study"),
-        (changed(0, ratio="fast"), "line 1, is damaged, or of no such study; restore it, or remove it"),
+        (
+            changed(0, ratio="fast"),
+            "line 1, is damaged, or of no such study; restore it, or remove it",
+        ),
         (changed(0, part="peace"), "line 1, is damaged"),
         (changed(1, metric="low"), "line 2, is damaged"),
         (changed(1, validation=[1]), "line 2, is damaged"),
@@ -150,11 +196,20 @@ def changed(position: int, **changes: object) -> str:
         (changed(-1, part="course", arm="l2i", course=[{"step": 3}]), "line 42, is damaged"),
     ],
 )
-@pytest.mark.parametrize("words", [("--load-results",), (DIGITS, "--part", "arms", "--save-results"), (DIGITS, "--dry-run", "--save-results")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--load-results",),
+        (DIGITS, "--part", "arms", "--save-results"),
+        (DIGITS, "--dry-run", "--save-results"),
+    ],
+)
 def test_a_damaged_file_is_named_in_one_line(
     tiny: None, tmp_path: Path, ablation: Call, words: tuple[str, ...], content: str, message: str
 ) -> None:
-    (tmp_path / f"{DIGITS}.jsonl").write_text(content, encoding="latin-1" if content == "\xff" else "utf-8")
+    (tmp_path / f"{DIGITS}.jsonl").write_text(
+        content, encoding="latin-1" if content == "\xff" else "utf-8"
+    )
     said = ablation(*words, tmp_path)
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert f"{DIGITS}.jsonl" in said.err and message in said.err
@@ -163,27 +218,67 @@ def test_a_damaged_file_is_named_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("digits-fixmach",), "unknown problem 'digits-fixmach'; perhaps you meant 'digits-fixmatch'"),
-        ((DIGITS, "--part", "arms", "--save-results", "empty"), "the arm 'baseline' is not tuned yet; run --part tuning first"),
-        ((DIGITS, "--save-results", "file"), "file cannot be a folder (File exists); give another --save-results"),
+        (
+            ("digits-fixmach",),
+            "unknown problem 'digits-fixmach'; perhaps you meant 'digits-fixmatch'",
+        ),
+        (
+            (DIGITS, "--part", "arms", "--save-results", "empty"),
+            "the arm 'baseline' is not tuned yet; run --part tuning first",
+        ),
+        (
+            (DIGITS, "--save-results", "file"),
+            "file cannot be a folder (File exists); give another --save-results",
+        ),
         ((DIGITS, "--seeds", "3"), "--seeds takes FIRST:LAST, as 0:8 for the seeds 0 to 7"),
         ((DIGITS, "--seeds", "3:3"), "--seeds takes FIRST:LAST"),
         ((DIGITS, "--seeds", "999:1001"), "below the 1,000 that settings are chosen on"),
-        ((DIGITS, "--seeds", "0:1", "--part", "tuning"), "--seeds does not matter for --part tuning"),
+        (
+            (DIGITS, "--seeds", "0:1", "--part", "tuning"),
+            "--seeds does not matter for --part tuning",
+        ),
         ((DIGITS, "--part", "arm"), "--part"),
         (("--markdown",), "--markdown shows what is kept; add --load-results results/study"),
         (("--plots", "here"), "--plots shows what is kept"),
-        (("--load-results", "empty", "--part", "arms"), "--part does not go with --load-results, which trains nothing"),
+        (
+            ("--load-results", "empty", "--part", "arms"),
+            "--part does not go with --load-results, which trains nothing",
+        ),
         (("--load-results", "empty", "--dry-run"), "--dry-run does not go with --load-results"),
-        (("--load-results", "empty", "--data.root", "."), "--data.root does not go with --load-results"),
-        (("--load-results", "nowhere"), "nowhere is not a folder; give the one that holds PROBLEM.jsonl"),
-        (("--load-results", "empty"), "empty holds nothing of the study; 'python -m benchmarks.ablation --save-results empty' trains it"),
+        (
+            ("--load-results", "empty", "--data.root", "."),
+            "--data.root does not go with --load-results",
+        ),
+        (
+            ("--load-results", "nowhere"),
+            "nowhere is not a folder; give the one that holds PROBLEM.jsonl",
+        ),
+        (
+            ("--load-results", "empty"),
+            "empty holds nothing of the study; "
+            "'python -m benchmarks.ablation --save-results empty' trains it",
+        ),
         (("--load-results", "strange"), "strange/mine.jsonl is of no problem of the study"),
-        (("fashion-fixmatch", "--part", "pace", "--save-results", "empty", "--data.root", "empty"), "empty"),
+        (
+            (
+                "fashion-fixmatch",
+                "--part",
+                "pace",
+                "--save-results",
+                "empty",
+                "--data.root",
+                "empty",
+            ),
+            "empty",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ablation: Call, arguments: tuple[str, ...], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ablation: Call,
+    arguments: tuple[str, ...],
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()

@@ -23,7 +23,12 @@ SIZES = {"labeled": 8, "unlabeled": 8, "holdout": 8}
 def small(arm: Arm, **changes: Any) -> Run:
     """With running statistics, dropout, and moments in the optimizer."""
     run = replace(
-        PROBLEMS["digits-fixmatch"].make_run(arm), device="cpu", steps=20, eval_every=2, probe_samples=NUM_PROBE_SAMPLES, batch=SIZES
+        PROBLEMS["digits-fixmatch"].make_run(arm),
+        device="cpu",
+        steps=20,
+        eval_every=2,
+        probe_samples=NUM_PROBE_SAMPLES,
+        batch=SIZES,
     )
     return replace(run, model={"name": "conv", "width": 4, "dropout": 0.2}, **changes)
 
@@ -33,13 +38,21 @@ def test_a_watched_run_ends_as_an_unwatched_one_bit_by_bit(arm: Arm) -> None:
     ends = []
     for watch in (None, DynamicsRecorder(small(arm))):
         torch.manual_seed(0)
-        ends.append({name: value for name, value in run_trial(small(arm), watch).items() if name != "seconds"})
+        ends.append(
+            {
+                name: value
+                for name, value in run_trial(small(arm), watch).items()
+                if name != "seconds"
+            }
+        )
     assert ends[0] == ends[1]
-    assert watch is not None and [record["step"] for record in watch.records] == list(range(2, 21, 2))
+    assert watch is not None and [record["step"] for record in watch.records] == list(
+        range(2, 21, 2)
+    )
     for record in watch.records:
         assert {"c_t", "gradient", "pseudo_label_error"} <= record.keys()
-        seen = {"c_h", "grad_ratio", "grad_ratio_raw", *PROBE_COLUMNS}
-        assert seen & record.keys() == (set() if arm == "baseline" else seen)
+        observed = {"c_h", "grad_ratio", "grad_ratio_raw", *PROBE_COLUMNS}
+        assert observed & record.keys() == (set() if arm == "baseline" else observed)
 
 
 def test_imputed_labels_are_measured_against_their_hidden_truth() -> None:
@@ -53,9 +66,14 @@ def test_imputed_labels_are_measured_against_their_hidden_truth() -> None:
     some, model = sample_unlabeled(trainer, NUM_PROBE_SAMPLES), trainer.network.eval()
     for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d | nn.BatchNorm1d)):
         norm.train()
-    assert isinstance(some.x, torch.Tensor) and NUM_PROBE_SAMPLES - run.batch.unlabeled < len(some.y) <= NUM_PROBE_SAMPLES
+    assert (
+        isinstance(some.x, torch.Tensor)
+        and NUM_PROBE_SAMPLES - run.batch.unlabeled < len(some.y) <= NUM_PROBE_SAMPLES
+    )
     said = torch.cat([model(trainer.preprocess(x)) for x in some.x.split(run.batch.unlabeled)])
-    assert watcher.records[-1]["pseudo_label_error"] == pytest.approx(100 * float((said.argmax(1) != some.y).double().mean()))
+    assert watcher.records[-1]["pseudo_label_error"] == pytest.approx(
+        100 * float((said.argmax(1) != some.y).double().mean())
+    )
 
 
 def test_an_update_is_measured_by_a_step_with_it_and_one_without() -> None:

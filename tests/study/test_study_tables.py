@@ -1,13 +1,20 @@
-"""The tables and plots of books that are written by hand, against figures that are computed by hand."""
+"""The tables and plots of books written by hand, against figures computed by hand."""
 
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.ablation.grid import ARMS, PROBLEMS, SETTING_GROUPS, TUNING_GRID, TUNING_SEEDS, iter_settings
+from benchmarks.ablation.grid import (
+    ARMS,
+    PROBLEMS,
+    SETTING_GROUPS,
+    TUNING_GRID,
+    TUNING_SEEDS,
+    iter_settings,
+)
 from PIL import Image
-from study_books import Call, Lines, kept, lines_of, tuned, write
+from study_books import Call, Lines, lines_of, saved, tuned, write
 
 from l2i.experiments.formatting import mean_stderr
 
@@ -21,12 +28,12 @@ FIGURES = {
 }
 
 
-def compared(figures: dict[str, list[float | None]], first: int = 0) -> Lines:
+def compared(metrics: dict[str, list[float | None]], first: int = 0) -> Lines:
     """Lines of the arms, with the pair that `tuned` makes the best."""
     return [
-        kept("arms", arm, first + seed, figure, lr=1.0, weight=0.3)
-        for arm, found in figures.items()
-        for seed, figure in enumerate(found)
+        saved("arms", arm, first + seed, metric, lr=1.0, weight=0.3)
+        for arm, actual in metrics.items()
+        for seed, metric in enumerate(actual)
     ]
 
 
@@ -35,25 +42,61 @@ def folder(tmp_path: Path) -> Path:
     """Two problems, one of them a regression."""
     settings = {WITHOUT: [10.0, 20.0], ONE: [9.0, 21.5], THREE: [12.0, None], ENTROPY: [None, None]}
     course = [
-        {"step": 4, "c_h": 2.0, "grad_ratio_raw": 0.5, "pseudo_label_error": 40.0, **costs(1.0, 0.5, 2.0, 2.5)},
-        {"step": 10, "c_h": 1.0, "grad_ratio_raw": 0.25, "pseudo_label_error": 30.0, **costs(1.0, 0.9, 2.0, 1.5)},
-        {"step": 100, "c_h": 0.5, "grad_ratio_raw": 0.1, "pseudo_label_error": 20.0, **costs(0.5, 0.6, 1.0, 1.5)},
+        {
+            "step": 4,
+            "c_h": 2.0,
+            "grad_ratio_raw": 0.5,
+            "pseudo_label_error": 40.0,
+            **costs(1.0, 0.5, 2.0, 2.5),
+        },
+        {
+            "step": 10,
+            "c_h": 1.0,
+            "grad_ratio_raw": 0.25,
+            "pseudo_label_error": 30.0,
+            **costs(1.0, 0.9, 2.0, 1.5),
+        },
+        {
+            "step": 100,
+            "c_h": 0.5,
+            "grad_ratio_raw": 0.1,
+            "pseudo_label_error": 20.0,
+            **costs(0.5, 0.6, 1.0, 1.5),
+        },
     ]
     other = [{**record, "c_h": 3.0, "pseudo_label_error": 10.0} for record in course]
     plain = [{"step": 10, "pseudo_label_error": 42.0}, {"step": 100, "pseudo_label_error": 21.0}]
-    lines = [{"part": "pace", "ratio": 1.5}, {"part": "pace", "ratio": 1.7}, *tuned(), *compared(FIGURES)]
-    lines += [kept("settings", name, seed, f) for name, found in settings.items() for seed, f in enumerate(found)]
-    lines += [kept("course", "l2i", seed, 5.0, course=each) for seed, each in enumerate((course, other))]
-    lines += [kept("course", "baseline", 0, 5.0, course=plain)]
+    lines = [
+        {"part": "pace", "ratio": 1.5},
+        {"part": "pace", "ratio": 1.7},
+        *tuned(),
+        *compared(FIGURES),
+    ]
+    lines += [
+        saved("settings", name, seed, f)
+        for name, actual in settings.items()
+        for seed, f in enumerate(actual)
+    ]
+    lines += [
+        saved("course", "l2i", seed, 5.0, course=each) for seed, each in enumerate((course, other))
+    ]
+    lines += [saved("course", "baseline", 0, 5.0, course=plain)]
     write(tmp_path, "digits-fixmatch", lines)
-    small = {arm: [figure / 100 for figure in found] for arm, found in FIGURES.items()}
-    first = [kept("settings", name, 0, figure) for name, figure in {WITHOUT: 0.5, ONE: 0.55}.items()]
+    small = {arm: [metric / 100 for metric in actual] for arm, actual in FIGURES.items()}
+    first = [
+        saved("settings", name, 0, metric) for name, metric in {WITHOUT: 0.5, ONE: 0.55}.items()
+    ]
     write(tmp_path, "friedman-mean-teacher", [*tuned(), *compared(small), *first])
     return tmp_path
 
 
 def costs(held: float, after: float, test: float, tested: float) -> dict[str, float]:
-    return {"c_h_before": held, "c_h_after": after, "test_cost_before": test, "test_cost_after": tested}
+    return {
+        "c_h_before": held,
+        "c_h_after": after,
+        "test_cost_before": test,
+        "test_cost_after": tested,
+    }
 
 
 def test_arms_are_paired_by_seed(folder: Path, ablation: Call) -> None:
@@ -81,15 +124,22 @@ def test_arms_are_paired_by_seed(folder: Path, ablation: Call) -> None:
     assert rows[2][6:8] == ["–", "-0.020 ± 0.006"]
 
 
-def test_only_seeds_that_all_arms_have_count_and_each_once(folder: Path, tmp_path: Path, ablation: Call) -> None:
+def test_only_seeds_that_all_arms_have_count_and_each_once(
+    folder: Path, tmp_path: Path, ablation: Call
+) -> None:
     before = ablation("--load-results", folder, "--markdown").table("arms")
     more = compared({arm: [50.0] for arm in ARMS[:3]}, first=3) + compared({"l2i": [99.0]})
-    write(tmp_path / "more", "digits-fixmatch", [*lines_of(folder, part="pace"), *tuned(), *compared(FIGURES), *more])
+    write(
+        tmp_path / "more",
+        "digits-fixmatch",
+        [*lines_of(folder, part="pace"), *tuned(), *compared(FIGURES), *more],
+    )
     assert ablation("--load-results", tmp_path / "more", "--markdown").table("arms") == before[:2]
 
 
 @pytest.mark.parametrize(
-    ("seeds", "shown"), [([5], "5"), ([8, 9, 10, 11], "8–11"), ([9, 8, 0, 1, 2, 3, 10, 12], "0–3, 8–10, 12")]
+    ("seeds", "shown"),
+    [([5], "5"), ([8, 9, 10, 11], "8–11"), ([9, 8, 0, 1, 2, 3, 10, 12], "0–3, 8–10, 12")],
 )
 def test_seeds_are_told(tmp_path: Path, ablation: Call, seeds: list[int], shown: str) -> None:
     lines = [line for seed in seeds for line in compared({arm: [5.0] for arm in ARMS}, first=seed)]
@@ -105,23 +155,34 @@ def test_a_problem_whose_tuning_is_cut_is_not_among_the_arms(folder: Path, ablat
     assert "not complete yet, so not among the arms: friedman-mean-teacher;" in said.err
 
 
-def test_runs_with_settings_that_were_not_chosen_do_not_count(tmp_path: Path, ablation: Call) -> None:
+def test_runs_with_settings_that_were_not_chosen_do_not_count(
+    tmp_path: Path, ablation: Call
+) -> None:
     others = [{**line, "lr": 2.0, "metric": 1.0} for line in compared(FIGURES)]
     write(tmp_path, "digits-fixmatch", [*tuned(), *others, *compared(FIGURES)])
     assert ablation("--load-results", tmp_path, "--markdown").table("arms")[1][2] == "20.00 ± 5.77"
 
 
 def test_diverged_runs_are_counted_and_left_out(tmp_path: Path, ablation: Call) -> None:
-    figures = {**FIGURES, "control": [None, 18.0, 33.0], "longer": [None] * 3}
-    write(tmp_path, "digits-fixmatch", [*tuned(), *compared(figures)])
+    metrics = {**FIGURES, "control": [None, 18.0, 33.0], "longer": [None] * 3}
+    write(tmp_path, "digits-fixmatch", [*tuned(), *compared(metrics)])
     row = ablation("--load-results", tmp_path, "--markdown").table("arms")[1]
-    assert row[2:6] == ["20.00 ± 5.77", "3 of 3 diverged", "25.50 ± 7.50, 1 of 3 diverged", "18.00 ± 6.08"]
+    assert row[2:6] == [
+        "20.00 ± 5.77",
+        "3 of 3 diverged",
+        "25.50 ± 7.50, 1 of 3 diverged",
+        "18.00 ± 6.08",
+    ]
     assert row[6:] == ["–", "-2.00 ± 0.58", "–", "-2.50 ± 1.50 (2 pairs)", "0–2"]
 
 
 def test_the_choice_of_each_arm_is_shown(tmp_path: Path, ablation: Call) -> None:
     best = {"baseline": (1.0, 1.0), "longer": (0.5, 1.0), "control": (2.0, 1.0), "l2i": (1.0, 3.0)}
-    write(tmp_path, "digits-fixmatch", tuned(lambda arm, lr, weight: 7.0 if best[arm] == (lr, weight) else 8.0))
+    write(
+        tmp_path,
+        "digits-fixmatch",
+        tuned(lambda arm, lr, weight: 7.0 if best[arm] == (lr, weight) else 8.0),
+    )
     rows = ablation("--load-results", tmp_path, "--markdown").table("tuning")
     assert [row[1:] for row in rows[1:]] == [
         ["baseline", "× 1", "× 1", "7.00 ± 0.00", "5 × 2"],
@@ -131,17 +192,30 @@ def test_the_choice_of_each_arm_is_shown(tmp_path: Path, ablation: Call) -> None
     ]
 
 
-def test_of_equal_trials_the_lowest_rate_and_then_the_lowest_weight_is_chosen(tmp_path: Path, ablation: Call) -> None:
-    write(tmp_path, "digits-fixmatch", tuned(lambda arm, lr, weight: 7.0 if lr > 0.5 or arm == "l2i" else 8.0))
+def test_of_equal_trials_the_lowest_rate_and_then_the_lowest_weight_is_chosen(
+    tmp_path: Path, ablation: Call
+) -> None:
+    write(
+        tmp_path,
+        "digits-fixmatch",
+        tuned(lambda arm, lr, weight: 7.0 if lr > 0.5 or arm == "l2i" else 8.0),
+    )
     said = ablation("--load-results", tmp_path, "--markdown")
-    assert [row[2:4] for row in said.table("tuning")[1:]] == [["× 1", "× 0.3"]] * 3 + [["× 0.5", "× 1"]]
+    assert [row[2:4] for row in said.table("tuning")[1:]] == [["× 1", "× 0.3"]] * 3 + [
+        ["× 0.5", "× 1"]
+    ]
     assert "of equal ones the lowest rate, then the lowest λ" in said.out
 
 
-def test_a_trial_that_lacks_a_seed_is_none_however_often_it_has_another(tiny: None, tmp_path: Path, ablation: Call) -> None:
+def test_a_trial_that_lacks_a_seed_is_none_however_often_it_has_another(
+    tiny: None, tmp_path: Path, ablation: Call
+) -> None:
     lr, weight = TUNING_GRID[1]
     cut = {"arm": "control", "seed": TUNING_SEEDS[1], "lr": lr, "weight": weight}
-    lines = [{**line, "seed": TUNING_SEEDS[0]} if cut.items() <= line.items() else line for line in tuned()]
+    lines = [
+        {**line, "seed": TUNING_SEEDS[0]} if cut.items() <= line.items() else line
+        for line in tuned()
+    ]
     write(tmp_path, "digits-fixmatch", lines)
     said = ablation("digits-fixmatch", "--part", "arms", "--save-results", tmp_path)
     assert said.code == 2 and "the arm 'control' is not tuned yet" in said.err
@@ -149,7 +223,11 @@ def test_a_trial_that_lacks_a_seed_is_none_however_often_it_has_another(tiny: No
 
 
 def test_only_the_first_run_of_each_trial_counts(tmp_path: Path, ablation: Call) -> None:
-    again = [{**line, "validation": 0.0} for line in tuned() if (line["lr"], line["weight"]) == TUNING_GRID[0]]
+    again = [
+        {**line, "validation": 0.0}
+        for line in tuned()
+        if (line["lr"], line["weight"]) == TUNING_GRID[0]
+    ]
     others = [{**line, "lr": 9.0, "validation": 0.0} for line in tuned()]
     later = [{**line, "seed": 7, "validation": 0.0} for line in tuned()]
     write(tmp_path, "digits-fixmatch", [*tuned(), *again, *others, *later])
@@ -176,7 +254,7 @@ def test_settings_are_set_against_the_run_without_l2i(folder: Path, ablation: Ca
 
 def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, ablation: Call) -> None:
     names = [name for name, _ in iter_settings(PROBLEMS["digits-fixmatch"].make_run("l2i"))]
-    write(tmp_path, "digits-fixmatch", [kept("settings", name, 0, 5.0) for name in sorted(names)])
+    write(tmp_path, "digits-fixmatch", [saved("settings", name, 0, 5.0) for name in sorted(names)])
     said = ablation("--load-results", tmp_path, "--markdown")
     tables = [said.table("settings", place) for place in range(len(SETTING_GROUPS))]
     shown = [f"{rows[0][0]}: {row[0]}" for rows in tables for row in rows[1:]]
@@ -186,7 +264,10 @@ def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, ablation: Cal
 def test_the_course_early_and_at_its_end(folder: Path, ablation: Call) -> None:
     rows = ablation("--load-results", folder, "--markdown").table("course")
     assert rows[0][4] == "error of the model's labels"
-    held, tested = "-0.1667 ± 0.1116, 67 %", "+0.1667 ± 0.2108, 33 %"  # twice −0.5, −0.1, 0.1 and 0.5, −0.5, 0.5
+    held, tested = (
+        "-0.1667 ± 0.1116, 67 %",
+        "+0.1667 ± 0.2108, 33 %",
+    )  # twice −0.5, −0.1, 0.1 and 0.5, −0.5, 0.5
     assert rows[1:] == [
         ["`digits-fixmatch`", "baseline", "–", "–", "42.0 → 21.0", "–", "–", "1"],
         ["`digits-fixmatch`", "L2I", "2 → 1.8", "0.25 → 0.1", "20.0 → 15.0", held, tested, "2"],
@@ -194,7 +275,10 @@ def test_the_course_early_and_at_its_end(folder: Path, ablation: Call) -> None:
 
 
 def test_the_text_has_the_cells_of_the_markdown(folder: Path, ablation: Call) -> None:
-    text, said = ablation("--load-results", folder).out, ablation("--load-results", folder, "--markdown")
+    text, said = (
+        ablation("--load-results", folder).out,
+        ablation("--load-results", folder, "--markdown"),
+    )
     plain = [" ".join(line.split()) for line in text.splitlines()]
     parts = re.findall(r"--markdown: (\w+) -->", said.out)
     assert parts == ["arms", "tuning", "settings", "course"]

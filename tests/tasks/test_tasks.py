@@ -23,7 +23,9 @@ def test_classification_distance_is_a_mean_over_classes() -> None:
 
 def test_cross_entropy_takes_classes_and_distributions_alike() -> None:
     task, outputs, y = Classification(num_outputs=4), torch.randn(6, 4), torch.randint(4, (6,))
-    assert torch.allclose(task.sample_losses(outputs, y), task.sample_losses(outputs, task.to_target(y)))
+    assert torch.allclose(
+        task.sample_losses(outputs, y), task.sample_losses(outputs, task.to_target(y))
+    )
 
 
 def test_label_and_logits_are_inverse() -> None:
@@ -84,16 +86,18 @@ def test_targets_of_the_wrong_shape_are_named(shape: tuple[int, ...], points: bo
 
 def test_classes_have_no_geometry() -> None:
     z = torch.rand(3, 4)
-    assert torch.equal(Classification(num_outputs=4).transport_label(z, AffineMap.from_offset(torch.ones(3, 2))), z)
+    assert torch.equal(
+        Classification(num_outputs=4).transport_label(z, AffineMap.from_offset(torch.ones(3, 2))), z
+    )
 
 
 def test_landmarks_are_measured_in_distances_between_the_eyes() -> None:
-    """Eyes 10 apart; the first face is right, the second off by (3, 4) everywhere, half an eye distance."""
+    """Eyes 10 apart; the first face is right, the second off by (3, 4), half an eye distance."""
     y = torch.tensor([[0.0, 0, 10, 0, 5, 5], [0.0, 0, 6, 8, 5, 5]], dtype=FLOAT64)
     task = Regression.from_targets(y + torch.randn_like(y), points=True, eyes=(0, 1))
     off = y + torch.tensor([[0.0] * 6, [3.0, 4.0] * 3], dtype=FLOAT64)
-    found = task.metrics(task.encode(off), y)
-    assert {name: round(float(value), 9) for name, value in found.items()} == {
+    actual = task.metrics(task.encode(off), y)
+    assert {name: round(float(value), 9) for name, value in actual.items()} == {
         "error (%)": 25.0,
         "failure rate (%)": 50.0,
     }
@@ -102,9 +106,14 @@ def test_landmarks_are_measured_in_distances_between_the_eyes() -> None:
 
 def test_top_5_counts_where_there_are_many_classes() -> None:
     outputs = torch.arange(12.0).repeat(4, 1)  # the last class first, then the one before it, …
-    found = Classification(num_outputs=12).metrics(outputs, torch.tensor([11, 7, 6, 0]))
-    assert {name: float(value) for name, value in found.items()} == {"error (%)": 75.0, "top-5 error (%)": 50.0}
-    assert list(Classification(num_outputs=10).metrics(torch.eye(10), torch.arange(10))) == ["error (%)"]
+    actual = Classification(num_outputs=12).metrics(outputs, torch.tensor([11, 7, 6, 0]))
+    assert {name: float(value) for name, value in actual.items()} == {
+        "error (%)": 75.0,
+        "top-5 error (%)": 50.0,
+    }
+    assert list(Classification(num_outputs=10).metrics(torch.eye(10), torch.arange(10))) == [
+        "error (%)"
+    ]
 
 
 def test_a_face_has_failed_above_ten_per_cent() -> None:

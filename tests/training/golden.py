@@ -1,4 +1,7 @@
-"""The first 20 steps of every method × {off, O, L} in float64. As a script, it writes those missing, or `--all`."""
+"""The first 20 steps of every method × {off, O, L} in float64.
+
+As a script, it writes those missing, or `--all`.
+"""
 
 import json
 import sys
@@ -11,7 +14,12 @@ FOLDER = Path(__file__).parent.parent / "golden"
 STEPS = 20
 VALUES = ("c_t", "c_u", "c_h", "gradient", "grad_ratio_raw")
 LABELS = {"off": {"update": "off"}, "O": {"labels": "output"}, "L": {"labels": "learnable"}}
-CASES = [(method, labels) for method in METHODS for labels in LABELS if method != "supervised" or labels == "off"]
+CASES = [
+    (method, labels)
+    for method in METHODS
+    for labels in LABELS
+    if method != "supervised" or labels == "off"
+]
 
 
 def run_of(method: str, labels: str) -> Run:
@@ -19,8 +27,12 @@ def run_of(method: str, labels: str) -> Run:
     settings = {"weight": 2.0, "rampup": 10}
     if method in ("fixmatch", "pseudo-label", "uda"):
         settings["threshold"] = 0.13  # some labels count from the first steps on
-    run = replace(recipes.get(cell), device="cpu", precision="float64", l2i=LABELS[labels], method=settings)
-    return replace(run, model={"name": "conv", "width": 4}, batch={"labeled": 8, "unlabeled": 8, "holdout": 8})
+    run = replace(
+        recipes.get(cell), device="cpu", precision="float64", l2i=LABELS[labels], method=settings
+    )
+    return replace(
+        run, model={"name": "conv", "width": 4}, batch={"labeled": 8, "unlabeled": 8, "holdout": 8}
+    )
 
 
 def trace(method: str, labels: str) -> list[dict[str, float]]:

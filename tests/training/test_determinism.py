@@ -1,4 +1,4 @@
-"""The same run, the same bits: in another process, and however often it is cut (docs/reliability.md)."""
+"""The same run gives the same bits: in another process, however often cut (docs/reliability.md)."""
 
 import os
 import subprocess
@@ -16,12 +16,20 @@ from l2i.training.checkpoint import latest_valid
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-CUTS = (1, 4, 5)  # before the first checkpoint, where one is due, and after one: some steps are taken twice
-WAITING = {"OMP_WAIT_POLICY": "passive"}  # threads that wait do not keep a core from the other tests
+CUTS = (
+    1,
+    4,
+    5,
+)  # before the first checkpoint, where one is due, and after one: some steps are taken twice
+WAITING = {
+    "OMP_WAIT_POLICY": "passive"
+}  # threads that wait do not keep a core from the other tests
 FIXED = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
-def trained_elsewhere(folder: Path, *, threads: int = 1, device: str = "cpu", cuts: tuple[int, ...] = ()) -> None:
+def trained_elsewhere(
+    folder: Path, *, threads: int = 1, device: str = "cpu", cuts: tuple[int, ...] = ()
+) -> None:
     """All cases, in a process of their own; on a GPU with cuDNN's deterministic algorithms."""
     code = "import runpy, torch; torch.backends.cudnn.deterministic = True; "
     code += f"runpy.run_path({str(HERE / 'determinism.py')!r}, run_name='__main__')"
@@ -44,16 +52,18 @@ def differing(one: Path, other: Path) -> list[str]:
     """What two runs do not have in common, bit by bit."""
     (mine, my_rows), (theirs, their_rows) = ended(one), ended(other)
     assert mine.keys() == theirs.keys()
-    found = [name for name, tensor in mine.items() if not torch.equal(tensor, theirs[name])]
-    return found + ["metrics.jsonl"] * (my_rows != their_rows)
+    actual = [name for name, tensor in mine.items() if not torch.equal(tensor, theirs[name])]
+    return actual + ["metrics.jsonl"] * (my_rows != their_rows)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_run_is_the_same_in_another_process_and_however_often_it_was_cut(threads: int, tmp_path: Path) -> None:
+def test_a_run_is_the_same_in_another_process_and_however_often_it_was_cut(
+    threads: int, tmp_path: Path
+) -> None:
     trained_elsewhere(tmp_path / "whole", threads=threads)
     trained_elsewhere(tmp_path / "cut", threads=threads, cuts=CUTS)
-    found = {case: differing(tmp_path / "whole" / case, tmp_path / "cut" / case) for case in CASES}
-    assert found == {case: [] for case in CASES}
+    actual = {case: differing(tmp_path / "whole" / case, tmp_path / "cut" / case) for case in CASES}
+    assert actual == {case: [] for case in CASES}
 
 
 def test_another_seed_is_another_run(tmp_path: Path) -> None:
@@ -70,8 +80,11 @@ def test_the_cuts_are_apart_from_the_checkpoints() -> None:
 
 @pytest.mark.gpu
 def test_a_run_on_a_gpu_is_the_same_with_deterministic_algorithms(tmp_path: Path) -> None:
-    """cuDNN's fixed algorithms and cuBLAS's fixed workspaces; see docs/reliability.md for what these do not cover."""
+    """cuDNN's fixed algorithms and cuBLAS's fixed workspaces.
+
+    See docs/reliability.md for what these do not cover.
+    """
     for name in ("one", "other"):
         trained_elsewhere(tmp_path / name, device="cuda")
-    found = {case: differing(tmp_path / "one" / case, tmp_path / "other" / case) for case in CASES}
-    assert found == {case: [] for case in CASES}
+    actual = {case: differing(tmp_path / "one" / case, tmp_path / "other" / case) for case in CASES}
+    assert actual == {case: [] for case in CASES}

@@ -1,4 +1,4 @@
-"""Processes that share a run, on a GPU: messages within a recorded step, and two processes on one device."""
+"""Processes that share a run on a GPU: messages within a recorded step, two on one device."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,9 @@ def test_messages_are_recorded_with_their_step(nccl: ProcessGroup, cell: str) ->
     for engine in ("eager", "graph"):
         with use_group(nccl):
             trainer = Trainer(short(cell, engine))
-            assert any(type(module).__name__ == "SyncBatchNormAct" for module in trainer.model.modules())
+            assert any(
+                type(module).__name__ == "SyncBatchNormAct" for module in trainer.model.modules()
+            )
             for step in range(12):
                 trainer.step(step)
             assert trainer.engine == engine
@@ -56,11 +58,19 @@ def test_messages_are_recorded_with_their_step(nccl: ProcessGroup, cell: str) ->
 def test_two_processes_on_one_gpu_take_the_steps_of_one(tmp_path: Path) -> None:
     for processes in (1, 2):
         run(processes, CASES, tmp_path, "cuda:0")
-    found = [path for path in sorted(tmp_path.glob("*-1.safetensors")) if not path.name.startswith(MIXING)]
-    assert len(found) == len([name for name in cases() if not name.startswith(MIXING)])
-    for path in found:
+    actual = [
+        path
+        for path in sorted(tmp_path.glob("*-1.safetensors"))
+        if not path.name.startswith(MIXING)
+    ]
+    assert len(actual) == len([name for name in cases() if not name.startswith(MIXING)])
+    for path in actual:
         one, two = load_file(path), load_file(path.with_name(path.name.replace("-1.", "-2.")))
         for name, tensor in one.items():
             torch.testing.assert_close(
-                two[name], tensor, rtol=1e-9, atol=1e-9, msg=lambda s, n=name, p=path: f"{p} {n} {s}"
+                two[name],
+                tensor,
+                rtol=1e-9,
+                atol=1e-9,
+                msg=lambda s, n=name, p=path: f"{p} {n} {s}",
             )

@@ -9,11 +9,18 @@ from l2i.training.progress import ProgressBar, format_duration
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(0.4, "0 s"), (45, "45 s"), (119, "119 s"), (720, "12 min"), (12_600, "3.5 hours"), (181_440, "2.1 days")],
+    ("seconds", "printed"),
+    [
+        (0.4, "0 s"),
+        (45, "45 s"),
+        (119, "119 s"),
+        (720, "12 min"),
+        (12_600, "3.5 hours"),
+        (181_440, "2.1 days"),
+    ],
 )
-def test_a_time_is_told_as_a_person_says_it(seconds: float, told: str) -> None:
-    assert format_duration(seconds) == told
+def test_a_time_is_told_as_a_person_says_it(seconds: float, printed: str) -> None:
+    assert format_duration(seconds) == printed
 
 
 def said(capsys: pytest.CaptureFixture[str], steps: int, *, slow: float = 0.0) -> list[str]:
@@ -31,17 +38,27 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "LINE_INTERVAL", 0.0)
 
 
-def test_a_run_that_will_take_long_says_so_once_and_what_helps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_will_take_long_says_so_once_and_what_helps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = said(capsys, steps=10**9)
-    told = [line for line in lines if "will take" in line]
-    assert len(told) == 1 and told[0].startswith("cell seed 0: 1,000,000,000 steps will take about ")
-    assert "days on this machine" in told[0] and told[0].endswith("--steps N takes fewer, with schedules scaled")
-    others = [line for line in lines if line not in told]
-    assert len(others) == 4 and all("step" in line and line.endswith("days left") for line in others)
+    printed = [line for line in lines if "will take" in line]
+    assert len(printed) == 1 and printed[0].startswith(
+        "cell seed 0: 1,000,000,000 steps will take about "
+    )
+    assert "days on this machine" in printed[0] and printed[0].endswith(
+        "--steps N takes fewer, with schedules scaled"
+    )
+    others = [line for line in lines if line not in printed]
+    assert len(others) == 4 and all(
+        "step" in line and line.endswith("days left") for line in others
+    )
 
 
 @pytest.mark.parametrize("slow", [0.0, 1.5], ids=["even", "slow at first"])
-def test_a_run_of_minutes_says_nothing_of_it(capsys: pytest.CaptureFixture[str], slow: float) -> None:
+def test_a_run_of_minutes_says_nothing_of_it(
+    capsys: pytest.CaptureFixture[str], slow: float
+) -> None:
     """1,000 such steps take ten seconds; by the first of them alone, they would take 25 minutes."""
     assert not [line for line in said(capsys, steps=1000, slow=slow) if "will take" in line]
 

@@ -1,4 +1,4 @@
-"""Gradients that stop being numbers while every cost is one: found on the device, and named when it is next read."""
+"""Gradients that are not finite while every cost is: found on the device, named when next read."""
 
 from pathlib import Path
 
@@ -34,11 +34,13 @@ def splits(*, labeled_zero: bool, count: int = 1) -> Splits:
     y = (x[:, 1] > 0).long()
     first = 7 if labeled_zero else 107
     x[first : first + count, 0] = 0
-    return Splits.from_arrays(labeled=(x[:100], y[:100]), unlabeled=x[100:200], test=(x[200:], y[200:]), classes=2)
+    return Splits.from_arrays(
+        labeled=(x[:100], y[:100]), unlabeled=x[100:200], test=(x[200:], y[200:]), classes=2
+    )
 
 
 def run_of(cell: str = "digits/fixmatch-l2i-40", **changes: object) -> Run:
-    """Labels are imputed on samples as they are, and learned under noise, which leaves no x₀ at 0."""
+    """Labels are imputed on samples as they are, and learned under noise, so no x₀ stays at 0."""
     views = {"weak": Augment(), "strong": Augment(noise=0.1)}
     batch = {"labeled": 10, "unlabeled": 10, "holdout": 10}
     short = {"device": "cpu", "steps": STEPS, "data": views, "batch": batch, "eval_every": STEPS}
@@ -51,7 +53,9 @@ def first_drawn(run: Run, given: Splits, part: str) -> int:
     for t in range(STEPS):
         batch = loader.draw_batch(t)
         assert batch.holdout is None or bool((batch.holdout.x[:, 0] != 0).all())
-        if bool(((batch.labeled.x if part == "labeled" else batch.unlabeled.weak)[:, 0] == 0).any()):
+        if bool(
+            ((batch.labeled.x if part == "labeled" else batch.unlabeled.weak)[:, 0] == 0).any()
+        ):
             return t + 1
     raise AssertionError("x₀ = 0 does not come")
 
@@ -61,33 +65,49 @@ def steps_saved(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("save_every", [1, 100])
-def test_a_gradient_that_is_no_number_is_named_with_its_step(save_every: int, tmp_path: Path) -> None:
-    run, given = run_of("digits/sl-40", save_every=save_every, out=str(tmp_path / "run")), splits(labeled_zero=True)
+def test_a_gradient_that_is_no_number_is_named_with_its_step(
+    save_every: int, tmp_path: Path
+) -> None:
+    run, given = (
+        run_of("digits/sl-40", save_every=save_every, out=str(tmp_path / "run")),
+        splits(labeled_zero=True),
+    )
     first = first_drawn(run, given, "labeled")
     with pytest.raises(NonFiniteCost, match=f"^gradient is not finite from step {first} on"):
         train(run, splits=given, model=model(), quiet=True)
     assert steps_saved(tmp_path / "run")[-1] == (first - 1 if save_every == 1 else 0)
 
 
-@pytest.mark.parametrize("hypergradient", ["last_layer", "exact", "finite_difference"])
-@pytest.mark.parametrize("update", [{}, {"update": "paper", "eta": 0.1}], ids=str)
+@pytest.mark.parametrize("hypergradient", ["last_layer", "exact"])
+@pytest.mark.parametrize("update", [{}, {"update": "paper", "paper": {"eta": 0.1}}], ids=str)
 def test_an_outer_gradient_that_is_no_number_is_named_before_what_it_does(
     hypergradient: str, update: dict[str, object], tmp_path: Path
 ) -> None:
-    """Only the outer step's gradient goes through the labels; the parameters take it in the same step."""
+    """Only the outer step's gradient goes through the labels; parameters take it at that step."""
     run = run_of(l2i={"hypergradient": hypergradient, **update}, out=str(tmp_path / "run"))
     given = splits(labeled_zero=False)
     first = first_drawn(run, given, "unlabeled")
-    with pytest.raises(NonFiniteCost, match=f"^the outer gradient is not finite from step {first} on"):
+    with pytest.raises(
+        NonFiniteCost, match=f"^the outer gradient is not finite from step {first} on"
+    ):
         train(run, splits=given, model=model(), quiet=True)
 
 
 def test_the_step_is_right_where_outer_steps_are_left_out(tmp_path: Path) -> None:
     """With an outer step every third step, what is drawn in between does no harm."""
-    run, given = run_of(l2i={"every": 3}, out=str(tmp_path / "run")), splits(labeled_zero=False, count=8)
+    run, given = (
+        run_of(l2i={"every": 3}, out=str(tmp_path / "run")),
+        splits(labeled_zero=False, count=8),
+    )
     loader = Trainer(run, splits=given, model=model()).loader
-    hit = [t for t in range(0, STEPS, 3) if bool((loader.draw_batch(t).unlabeled.weak[:, 0] == 0).any())]
-    with pytest.raises(NonFiniteCost, match=f"^the outer gradient is not finite from step {hit[0] + 1} on"):
+    hit = [
+        t
+        for t in range(0, STEPS, 3)
+        if bool((loader.draw_batch(t).unlabeled.weak[:, 0] == 0).any())
+    ]
+    with pytest.raises(
+        NonFiniteCost, match=f"^the outer gradient is not finite from step {hit[0] + 1} on"
+    ):
         train(run, splits=given, model=model(), quiet=True)
 
 
@@ -97,9 +117,13 @@ def test_every_value_has_its_place_among_the_causes() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("engine", ["eager", "graph"])
-@pytest.mark.parametrize(("cell", "name"), [("sl", "gradient"), ("fixmatch-l2i", "the outer gradient")])
+@pytest.mark.parametrize(
+    ("cell", "name"), [("sl", "gradient"), ("fixmatch-l2i", "the outer gradient")]
+)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_it_is_found_on_the_device_without_waiting_for_it(engine: str, cell: str, name: str) -> None:
+def test_it_is_found_on_the_device_without_waiting_for_it(
+    engine: str, cell: str, name: str
+) -> None:
     given = splits(labeled_zero=cell == "sl", count=3)  # a GPU draws others
     run = run_of(f"digits/{cell}-40", device="cuda", engine=engine, precision="float32")
     first = first_drawn(run, given, "labeled" if cell == "sl" else "unlabeled")

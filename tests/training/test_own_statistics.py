@@ -1,4 +1,4 @@
-"""The averaged model's own BatchNorm statistics, against means taken by hand, and the run beside them."""
+"""The averaged model's own BatchNorm statistics, against means by hand, and the run beside them."""
 
 import json
 from contextlib import closing
@@ -14,16 +14,20 @@ from torch import Tensor, nn
 from l2i import Run, Trainer, recipes, replace, train
 from l2i.data.samples import Samples
 from l2i.methods import METHODS
-from l2i.training.ema import compute_outputs_train_bn, recompute_bn
+from l2i.training.ema import compute_outputs_train_bn
 from l2i.training.loading import evaluate_run, load_full_state
 
 COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 NET = {"name": "wide-resnet", "depth": 10, "width": 1}
 
 
-def run_of(cell: str = "digits/mean-teacher-40", statistics: str = "recompute", **changes: Any) -> Run:
+def run_of(
+    cell: str = "digits/mean-teacher-40", statistics: str = "recompute", **changes: Any
+) -> Run:
     optim = {"ema_bn": statistics, "ema_decay": 0.9}
-    return replace(recipes.get(cell), device="cpu", precision="float64", model=NET, optim=optim, **changes)
+    return replace(
+        recipes.get(cell), device="cpu", precision="float64", model=NET, optim=optim, **changes
+    )
 
 
 def started(run: Run) -> Trainer:
@@ -44,7 +48,7 @@ def test_they_are_the_means_over_what_steps_pass() -> None:
             for part in (batch.labeled.x, batch.unlabeled.weak2):
                 model(part)  # in training mode: each with its own statistics
     handle.remove()
-    recompute_bn(trainer)
+    trainer.recompute_bn()
     means = torch.stack([x.mean((0, 2, 3)) for x in met]).mean(0)
     variances = torch.stack([x.var((0, 2, 3)) for x in met]).mean(0)
     torch.testing.assert_close(layer.running_mean, means)
@@ -55,37 +59,56 @@ def test_modes_and_momenta_are_left_as_they_were_and_a_layer_in_evaluation_mode_
     trainer = started(run_of())
     layers = [m for m in trainer.teacher.model.modules() if isinstance(m, nn.BatchNorm2d)]
     layers[0].eval()
-    kept = [(m.training, m.momentum) for m in layers]
+    saved = [(m.training, m.momentum) for m in layers]
     still = layers[0].running_mean
     assert still is not None
     before = still.clone()
-    recompute_bn(trainer)
-    assert [(m.training, m.momentum) for m in layers] == kept and bool((before == still).all())
+    trainer.recompute_bn()
+    assert [(m.training, m.momentum) for m in layers] == saved and bool((before == still).all())
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_of_a_model_that_stays_as_it_is_they_are_those_that_steps_leave(method: str) -> None:
     """Views and mixing have a spread of their own: a shift of a digit doubles that of a pixel."""
     cell = "digits/sl-40" if method == "supervised" else f"digits/{method}-40"
-    run = replace(recipes.get(cell), device="cpu", precision="float64", optim={"lr": 1e-12, "ema_bn": "recompute"})
+    run = replace(
+        recipes.get(cell),
+        device="cpu",
+        precision="float64",
+        optim={"lr": 1e-12, "ema_bn": "recompute"},
+    )
     trainer = Trainer(run)
     for t in range(100):
         trainer.step(t)
     layers = [m for m in trainer.teacher.model.modules() if isinstance(m, nn.BatchNorm1d)]
     steps = [m.running_var.mean() for m in layers if m.running_var is not None]
-    recompute_bn(trainer)
+    trainer.recompute_bn()
     own = [m.running_var.mean() for m in layers if m.running_var is not None]
-    assert len(own) == 2 and all(float(a / b) == pytest.approx(1, abs=0.1) for a, b in zip(own, steps, strict=True))
+    assert len(own) == 2 and all(
+        float(a / b) == pytest.approx(1, abs=0.1) for a, b in zip(own, steps, strict=True)
+    )
 
 
 def test_steps_do_not_notice(tmp_path: Path) -> None:
     ends = {}
     for statistics in ("copy", "recompute"):
-        run = run_of(statistics=statistics, steps=6, eval_every=2, save_every=3, out=str(tmp_path / statistics))
+        run = run_of(
+            statistics=statistics,
+            steps=6,
+            eval_every=2,
+            save_every=3,
+            out=str(tmp_path / statistics),
+        )
         train(run, quiet=True)
-        ends[statistics] = load_file(tmp_path / statistics / "checkpoints" / "0000000006.safetensors")
-    differing = {n for n, value in ends["recompute"].items() if not torch.equal(value, ends["copy"][n])}
-    assert differing and all(n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing)
+        ends[statistics] = load_file(
+            tmp_path / statistics / "checkpoints" / "0000000006.safetensors"
+        )
+    differing = {
+        n for n, value in ends["recompute"].items() if not torch.equal(value, ends["copy"][n])
+    }
+    assert differing and all(
+        n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing
+    )
 
 
 def test_a_runs_checkpoint_has_the_statistics_that_it_was_evaluated_with(tmp_path: Path) -> None:
@@ -96,16 +119,18 @@ def test_a_runs_checkpoint_has_the_statistics_that_it_was_evaluated_with(tmp_pat
     loaded = load_full_state(out).trainer
     test = loaded.splits.test
     assert float(loaded.task.metric(loaded.predict(test), test.y)) == pytest.approx(last["test"])
-    assert evaluate_run(str(out))["test"]["error (%)"] == pytest.approx(last["test"]) == result.metric
+    assert (
+        evaluate_run(str(out))["test"]["error (%)"] == pytest.approx(last["test"]) == result.metric
+    )
 
 
 def test_a_checkpoint_between_evaluations_has_them_too(tmp_path: Path) -> None:
     train(run_of(steps=6, eval_every=6, save_every=4, out=str(tmp_path / "run")), quiet=True)
-    kept = load_file(tmp_path / "run" / "checkpoints" / "0000000004.safetensors")
+    saved = load_file(tmp_path / "run" / "checkpoints" / "0000000004.safetensors")
     trainer = started(run_of(steps=6))  # of which it takes four
-    recompute_bn(trainer)
+    trainer.recompute_bn()
     for name, value in trainer.teacher.model.state_dict().items():
-        torch.testing.assert_close(kept[f"teacher.{name}"], value)
+        torch.testing.assert_close(saved[f"teacher.{name}"], value)
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (3, [3]), (9, [9]), (11, [6, 5])])
@@ -127,7 +152,11 @@ def test_streamed_images_are_drawn_beside_the_run_and_leave_it_as_it_is(tmp_path
         with closing(trainer):
             for t in range(2):
                 trainer.step(t)
-                recompute_bn(trainer)
+                trainer.recompute_bn()
             ends[statistics] = {n: value.clone() for n, value in trainer.state_dict().items()}
-    differing = {n for n, value in ends["recompute"].items() if not torch.equal(value, ends["copy"][n])}
-    assert differing and all(n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing)
+    differing = {
+        n for n, value in ends["recompute"].items() if not torch.equal(value, ends["copy"][n])
+    }
+    assert differing and all(
+        n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing
+    )

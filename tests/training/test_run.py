@@ -19,7 +19,13 @@ from l2i.training.run_dir import lock_run_dir
 
 def short(folder: Path, **changes: object) -> l2i.Run:
     run = replace(
-        recipes.get("digits"), device="cpu", steps=30, eval_every=10, save_every=20, model={"width": 8}, out=str(folder)
+        recipes.get("digits"),
+        device="cpu",
+        steps=30,
+        eval_every=10,
+        save_every=20,
+        model={"width": 8},
+        out=str(folder),
     )
     return replace(run, **changes)
 
@@ -49,9 +55,9 @@ def test_a_damaged_config_is_named(tmp_path: Path) -> None:
 
 def test_a_run_cut_before_its_result_was_written_ends_the_same(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    figure = train(short(folder), quiet=True).metric
+    metric_value = train(short(folder), quiet=True).metric
     (folder / "result.json").unlink()
-    assert train(short(folder), quiet=True).metric == figure
+    assert train(short(folder), quiet=True).metric == metric_value
 
 
 def test_rows_after_the_last_checkpoint_are_written_once_and_time_adds_up(tmp_path: Path) -> None:
@@ -78,9 +84,13 @@ def test_a_checkpoint_of_another_configuration_is_not_loaded(tmp_path: Path) -> 
 
 def test_rows_tell_the_weight_and_rate_of_their_last_step(tmp_path: Path) -> None:
     ramped = {"weight": 10.0, "rampup": 20}
-    run = short(tmp_path / "run", method=ramped, optim={"lr": 0.01, "schedule": "step", "milestones": (20,)})
+    run = short(
+        tmp_path / "run", method=ramped, optim={"lr": 0.01, "schedule": "step", "milestones": (20,)}
+    )
     train(run, quiet=True)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [row["weight"] for row in rows] == pytest.approx([4.5, 9.5, 10.0])
     assert [row["lr"] for row in rows] == pytest.approx([0.01, 0.01, 0.001])
 
@@ -90,7 +100,9 @@ def test_running_statistics_that_overflow_are_not_saved(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteCost, match="is not finite"):
         train(short(tmp_path / "run", optim=sgd, save_every=1, model={"width": 128}), quiet=True)
     for path in (tmp_path / "run" / "checkpoints").iterdir():
-        assert all(t.isfinite().all() for t in load_file(path).values() if t.is_floating_point()), path
+        assert all(t.isfinite().all() for t in load_file(path).values() if t.is_floating_point()), (
+            path
+        )
 
 
 @pytest.mark.parametrize("save_every", [1, 20])
@@ -98,7 +110,9 @@ def test_a_bad_state_is_not_saved(tmp_path: Path, save_every: int) -> None:
     run = short(tmp_path / "run", optim={"lr": 1e30}, eval_every=30, save_every=save_every)
     with pytest.raises(NonFiniteCost, match="not finite from step 1 on"):
         train(run, quiet=True)
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["0000000000.safetensors"]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [
+        "0000000000.safetensors"
+    ]
 
 
 def test_wrong_input_writes_nothing(tmp_path: Path) -> None:
@@ -123,7 +137,12 @@ def test_a_run_cut_while_its_config_was_written_starts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("result.json", "{}"), ("result.json", "nonsense"), ("config.json", '"abc"'), ("config.json", "[]")],
+    [
+        ("result.json", "{}"),
+        ("result.json", "nonsense"),
+        ("config.json", '"abc"'),
+        ("config.json", "[]"),
+    ],
 )
 def test_damaged_files_are_named(tmp_path: Path, name: str, content: str) -> None:
     folder = tmp_path / "run"
@@ -133,8 +152,12 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: str) -> Non
         train(short(folder), quiet=True)
 
 
-@pytest.mark.parametrize(("share", "message"), [(0, "is shorter than the checkpoint says"), (1, "is damaged")])
-def test_a_metrics_file_that_was_tampered_with_is_not_glossed_over(tmp_path: Path, share: int, message: str) -> None:
+@pytest.mark.parametrize(
+    ("share", "message"), [(0, "is shorter than the checkpoint says"), (1, "is damaged")]
+)
+def test_a_metrics_file_that_was_tampered_with_is_not_glossed_over(
+    tmp_path: Path, share: int, message: str
+) -> None:
     folder = tmp_path / "run"
     train(short(folder), quiet=True)
     (folder / "result.json").unlink()
@@ -147,7 +170,10 @@ def test_a_metrics_file_that_was_tampered_with_is_not_glossed_over(tmp_path: Pat
 def test_a_rehearsal_that_fails_leaves_a_users_model_as_it_was() -> None:
     model = own_model()
     run = replace(
-        recipes.get("digits"), device="cpu", batch={"holdout": 1}, data={"weak": Augment(), "strong": Augment()}
+        recipes.get("digits"),
+        device="cpu",
+        batch={"holdout": 1},
+        data={"weak": Augment(), "strong": Augment()},
     )
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(InputError, match="the first step cannot be taken"):
@@ -158,7 +184,9 @@ def test_a_rehearsal_that_fails_leaves_a_users_model_as_it_was() -> None:
 def own_splits(seed: int = 0) -> Splits:
     x = np.random.default_rng(seed).normal(size=(200, 5)).astype("float32")
     y = (x[:, 0] > 0).astype(int)
-    return Splits.from_arrays(labeled=(x[:20], y[:20]), unlabeled=x[20:150], test=(x[150:], y[150:]), classes=2)
+    return Splits.from_arrays(
+        labeled=(x[:20], y[:20]), unlabeled=x[20:150], test=(x[150:], y[150:]), classes=2
+    )
 
 
 def own_model() -> nn.Module:
@@ -184,7 +212,9 @@ def test_own_data_and_an_own_model_make_a_run_that_can_be_loaded(tmp_path: Path)
 
 
 def test_a_model_of_the_wrong_width_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"output for a mini-batch is \[40, 3\]; it must be \[40, 2\]"):
+    with pytest.raises(
+        InputError, match=r"output for a mini-batch is \[40, 3\]; it must be \[40, 2\]"
+    ):
         train(
             short(tmp_path / "run", data={"weak": Augment(), "strong": Augment()}),
             splits=own_splits(),
@@ -193,7 +223,9 @@ def test_a_model_of_the_wrong_width_is_named(tmp_path: Path) -> None:
 
 
 def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
     model[3].weight = model[1].weight
     assert train(short(tmp_path / "run"), model=model, quiet=True).steps == 30
 
@@ -231,9 +263,13 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
         train(replace(run, data={"root": str(tmp_path / "other")}), quiet=True)
 
 
-def test_a_run_on_data_of_ones_own_is_opened_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_data_of_ones_own_is_opened_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     x, y = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
-    splits = Splits.from_arrays(labeled=(x[:10], y[:10]), unlabeled=x[10:30], test=(x[30:], y[30:]), classes=2)
+    splits = Splits.from_arrays(
+        labeled=(x[:10], y[:10]), unlabeled=x[10:30], test=(x[30:], y[30:]), classes=2
+    )
     train(short(tmp_path / "own"), splits=splits)
     assert "your data: 10 labelled" in capsys.readouterr().err
     with pytest.raises(InputError, match="splits given in Python; open it there"):
@@ -252,8 +288,10 @@ def test_tensorboard_reads_what_a_run_wrote_and_each_step_once(tmp_path: Path) -
     train(whole, quiet=True)
     read = EventAccumulator(str(tmp_path / "run"))
     read.Reload()
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     for name in ("c_t", "test", "lr"):
-        found = read.Scalars(name)
-        assert [event.step for event in found] == [10, 20, 30]
-        assert [event.value for event in found] == pytest.approx([row[name] for row in rows])
+        actual = read.Scalars(name)
+        assert [event.step for event in actual] == [10, 20, 30]
+        assert [event.value for event in actual] == pytest.approx([row[name] for row in rows])

@@ -34,10 +34,10 @@ class Counted(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("observed", torch.zeros(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
+        self.observed += 1
         return x
 
 
@@ -107,7 +107,10 @@ def test_statistics_wait_to_be_settled() -> None:
 
 def test_other_buffers_are_not_moved_side_by_side() -> None:
     assert not watched(nn.Sequential(network(), nn.Unflatten(1, (4, 1)), Counted())).concurrent
-    assert watched(network()).concurrent and watched(nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()).concurrent
+    assert (
+        watched(network()).concurrent
+        and watched(nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()).concurrent
+    )
 
 
 def test_the_gradient_of_a_cost_is_of_the_forwards_that_led_to_it() -> None:
@@ -117,7 +120,9 @@ def test_the_gradient_of_a_cost_is_of_the_forwards_that_led_to_it() -> None:
     plain = [model(x).square().mean() for x in xs]
     for cost, wanted in ((second, plain[1]), (first + 2 * third, plain[0] + 2 * plain[2])):
         grads = torch.autograd.grad(wanted, list(model.parameters()), retain_graph=True)
-        assert all(torch.allclose(a, b) for a, b in zip(net.gradient(cost).values(), grads, strict=True))
+        assert all(
+            torch.allclose(a, b) for a, b in zip(net.gradient(cost).values(), grads, strict=True)
+        )
 
 
 class Tied(nn.Module):
@@ -128,10 +133,10 @@ class Tied(nn.Module):
         self.first, self.frozen, self.steps = nn.Linear(4, 4), nn.Linear(4, 4), 0
         self.second = self.first
         self.frozen.requires_grad_(False)
-        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("observed", torch.zeros(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
+        self.observed += 1
         return self.second(self.frozen(self.first(x)))
 
 
@@ -140,7 +145,7 @@ def test_a_lookahead_reaches_shared_weights_and_moves_no_buffer() -> None:
     params = {name: p.detach() + 1 for name, p in trainable(model).items()}
     x = torch.randn(3, 4)
     got = lookahead(model, params)(x)
-    assert (float(model.seen), model.second.weight is model.first.weight) == (0.0, True)
+    assert (float(model.observed), model.second.weight is model.first.weight) == (0.0, True)
     wanted = torch.func.functional_call(model, params, (x,))
     assert torch.equal(got, wanted)
 
@@ -153,7 +158,10 @@ def test_a_lookahead_at_unknown_parameters_is_refused() -> None:
 def test_the_models_own_parameters_come_back_after_an_error() -> None:
     model = Tied()
     own = dict(model.named_parameters())
-    with pytest.raises(ZeroDivisionError), swap_parameters(model, {name: p + 1 for name, p in own.items()}):
+    with (
+        pytest.raises(ZeroDivisionError),
+        swap_parameters(model, {name: p + 1 for name, p in own.items()}),
+    ):
         raise ZeroDivisionError
     assert all(p is own[name] for name, p in model.named_parameters())
 

@@ -1,71 +1,61 @@
-"""What the outer step imputes: each target against its formula, and exact against unrolled."""
+"""What the outer step imputes: soft labels by the squared distance, whatever the method."""
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from l2i import InputError, Trainer, recipes, replace
-from l2i.bilevel import exact, lookahead, unrolled
+from l2i import Run, Trainer, recipes, replace
+from l2i.bilevel import Problem, exact, lookahead, unrolled
 from l2i.bilevel.problem import Imputed
-from l2i.methods.outer_targets import OUTER_TARGETS, make_outer_method
-from problems import problem
+from problems import imputing_methods, problem
 
 
-def cost_of(name: str, f: Tensor, z: Tensor) -> Tensor:
-    """The student's cost, written out."""
-    if name == "cross_entropy":
-        return -(z * f.log_softmax(1)).sum(1).mean()
-    if name == "logits":
-        return (f - z).square().mean()
-    squash = torch.tanh if name == "tanh" else lambda value: value
-    return (squash(f.softmax(1)) - squash(z)).square().mean()
+def small(method: str) -> Run:
+    return replace(
+        recipes.get(f"digits/{method}-l2i-40"),
+        device="cpu",
+        precision="float64",
+        model={"name": "conv", "width": 4},
+        batch={"labeled": 8, "unlabeled": 8, "holdout": 8},
+    )
 
 
-@pytest.mark.parametrize("name", OUTER_TARGETS)
-def test_a_targets_cost_is_its_formula(name: str) -> None:
+@pytest.mark.parametrize("method", sorted({method for method, _ in imputing_methods()}))
+def test_the_outer_step_imputes_soft_labels_on_the_methods_view(method: str) -> None:
+    trainer = Trainer(small(method))
+    batch, net = trainer.loader.draw_batch(0), lookahead(trainer.model, trainer.params)
+    outer, task = trainer.gradients.outer_method, trainer.task
+    imputed, student = outer.impute(task, net, batch), outer.student(task, net, batch)
+    assert torch.allclose(imputed.z, net(batch.unlabeled.weak).softmax(1))
+    assert torch.equal(imputed.weight, torch.ones(8).double())
+    view = trainer.run.method.student_view
+    assert torch.equal(student.inputs, batch.unlabeled.views[view])
+    f, z = torch.randn(8, 10).double(), torch.rand(8, 10).double()
+    wanted = (f.softmax(1) - z).square().mean()
+    assert torch.allclose(student.cost(f, Imputed.unmasked(z)), wanted)
+
+
+def test_the_outer_step_of_a_regression_imputes_predictions() -> None:
+    run = replace(recipes.get("friedman/mean-teacher-l2i-60"), device="cpu", precision="float64")
+    trainer = Trainer(run)
+    batch, net = trainer.loader.draw_batch(0), lookahead(trainer.model, trainer.params)
+    outer, task = trainer.gradients.outer_method, trainer.task
+    imputed, student = outer.impute(task, net, batch), outer.student(task, net, batch)
+    assert torch.allclose(imputed.z, net(batch.unlabeled.weak))
+    f, z = torch.randn(2, *imputed.z.shape).double()
+    assert torch.allclose(student.cost(f, Imputed.unmasked(z)), (f - z).square().mean())
+
+
+def test_exact_is_unrolled_for_soft_labels() -> None:
     p = problem("pi-model")
-    student = OUTER_TARGETS[name](student_view="strong").student(p.task, lookahead(p.model, p.params), p.batch)
-    assert torch.equal(student.inputs, p.batch.unlabeled.strong)
-    f, z = torch.randn(6, 4).double(), torch.rand(6, 4).double()
-    assert torch.allclose(student.cost(f, Imputed.unmasked(z)), cost_of(name, f, z))
-
-
-def test_labels_are_sharpened_masked_or_left_as_outputs() -> None:
-    p = problem("pi-model")
-    net = lookahead(p.model, p.params)
-    outputs = net(p.batch.unlabeled.weak)
-    z = outputs.softmax(1)
-    found = {name: OUTER_TARGETS[name]().impute(p.task, net, p.batch) for name in OUTER_TARGETS}
-    assert torch.allclose(found["sharpened"].z, F.normalize(z.square(), p=1, dim=1))
-    assert torch.equal(found["masked"].weight, (z.max(1).values >= 0.95).double())
-    assert torch.allclose(found["logits"].z, outputs)
-    for name in ("soft", "tanh", "cross_entropy", "masked"):
-        assert torch.allclose(found[name].z, z)
-
-
-@pytest.mark.parametrize("name", OUTER_TARGETS)
-def test_exact_is_unrolled_for_every_target(name: str) -> None:
-    p = problem("pi-model")
-    net, method = lookahead(p.model, p.params), OUTER_TARGETS[name]()
-    imputed, student = method.impute(p.task, net, p.batch), method.student(p.task, net, p.batch)
-    imputed = imputed._replace(weight=torch.ones_like(imputed.weight))  # none of these labels is confident
+    imputed, student = p.impute(), p.student()
 
     def c_h(at: object) -> Tensor:
         return p.task.loss(at(p.batch.holdout.x), p.batch.holdout.y)  # type: ignore[operator,no-any-return]
 
-    found = [rule(p.model, p.params, student, imputed, c_h, eta=0.3) for rule in (exact, unrolled)]
-    assert torch.allclose(found[0], found[1], rtol=1e-9, atol=1e-14)
-    assert found[0].abs().max() > 0
-
-
-@pytest.mark.parametrize("name", ["cross_entropy", "sharpened", "masked", "logits"])
-def test_targets_of_classes_are_refused_by_a_regression(name: str) -> None:
-    run = replace(recipes.get("friedman/mean-teacher-l2i-60"), l2i={"outer_target": name})
-    with pytest.raises(InputError, match="is for classes"):
-        Trainer(run)
-
-
-def test_the_methods_own_target_is_the_method() -> None:
-    p = problem("uda")
-    assert make_outer_method("method", p.method, p.task) is p.method
+    actual = [
+        rule(Problem(p.model, p.params, student, imputed, c_h, eta=0.3))
+        for rule in (exact, unrolled)
+    ]
+    assert torch.allclose(actual[0], actual[1], rtol=1e-9, atol=1e-14)
+    assert actual[0].abs().max() > 0

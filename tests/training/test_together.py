@@ -12,11 +12,18 @@ from l2i.training.run import benefits_from_parallel, train_many
 
 
 def runs_in(folder: Path, **changes: object) -> list[Run]:
-    base = replace(recipes.get("digits/mean-teacher-l2i-40"), steps=6, eval_every=3, save_every=3, threads=1, **changes)
+    base = replace(
+        recipes.get("digits/mean-teacher-l2i-40"),
+        steps=6,
+        eval_every=3,
+        save_every=3,
+        threads=1,
+        **changes,
+    )
     return [replace(base, seed=seed, out=str(folder / f"seed{seed}")) for seed in range(3)]
 
 
-def figures(folder: Path) -> list[str]:
+def metrics(folder: Path) -> list[str]:
     """All that was measured, by run."""
     return [(folder / f"seed{seed}" / "metrics.jsonl").read_text() for seed in range(3)]
 
@@ -24,12 +31,17 @@ def figures(folder: Path) -> list[str]:
 @pytest.mark.parametrize("at_once", [2, 3])
 def test_runs_side_by_side_are_those_runs_alone(at_once: int, tmp_path: Path) -> None:
     alone = [train(run, quiet=True) for run in runs_in(tmp_path / "alone", device="cpu")]
-    together = list(train_many(runs_in(tmp_path / "together", device="cpu"), concurrent_runs=at_once))
+    together = list(
+        train_many(runs_in(tmp_path / "together", device="cpu"), concurrent_runs=at_once)
+    )
     assert [r.metric for r in together] == [r.metric for r in alone]
-    assert figures(tmp_path / "together") == figures(tmp_path / "alone")
+    assert metrics(tmp_path / "together") == metrics(tmp_path / "alone")
     assert [r.seed for r in together] == [0, 1, 2]
     beside = [2, 2, 1] if at_once == 2 else [3, 3, 3]
-    assert ([r.concurrent_runs for r in together], {r.concurrent_runs for r in alone}) == (beside, {1})
+    assert ([r.concurrent_runs for r in together], {r.concurrent_runs for r in alone}) == (
+        beside,
+        {1},
+    )
 
 
 def test_runs_that_are_done_are_not_trained_again(tmp_path: Path) -> None:
@@ -37,7 +49,10 @@ def test_runs_that_are_done_are_not_trained_again(tmp_path: Path) -> None:
     second = train(runs[1], quiet=True)
     results = list(train_many(runs, concurrent_runs=3))
     assert results[1] == second
-    assert all(json.loads((tmp_path / f"seed{seed}" / "result.json").read_text())["steps"] == 6 for seed in range(3))
+    assert all(
+        json.loads((tmp_path / f"seed{seed}" / "result.json").read_text())["steps"] == 6
+        for seed in range(3)
+    )
 
 
 def test_a_signal_stops_all_after_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +79,11 @@ def test_where_one_run_fails_the_others_are_finished_first(tmp_path: Path) -> No
     runs[1] = replace(runs[1], optim={"lr": 1e30})
     with pytest.raises(NonFiniteCost):
         list(train_many(runs, concurrent_runs=3))
-    assert [(tmp_path / f"seed{seed}" / "result.json").exists() for seed in range(3)] == [True, False, True]
+    assert [(tmp_path / f"seed{seed}" / "result.json").exists() for seed in range(3)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_networks_with_dropout_take_turns(tmp_path: Path) -> None:
@@ -72,7 +91,7 @@ def test_networks_with_dropout_take_turns(tmp_path: Path) -> None:
     together = list(train_many(runs_in(tmp_path / "together", **changes), concurrent_runs=3))
     alone = [train(run, quiet=True) for run in runs_in(tmp_path / "alone", **changes)]
     assert [(r.metric, r.concurrent_runs) for r in together] == [(r.metric, 1) for r in alone]
-    assert figures(tmp_path / "together") == figures(tmp_path / "alone")
+    assert metrics(tmp_path / "together") == metrics(tmp_path / "alone")
 
 
 def test_a_run_that_is_done_first_does_not_wait_for_its_seconds(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def raced(engine: Engine, tmp_path: Path, count: int = 8) -> list[TrialClaim]:
-    """The claims that were got where several machines, each with a folder of its own, take one part at once."""
+    """The claims won when several machines, each with its own folder, take one part at once."""
     machines = [ClaimRegistry(engine, "study", tmp_path / f"machine-{i}") for i in range(count)]
     barrier, got = threading.Barrier(count), []
 
@@ -38,13 +38,18 @@ def raced(engine: Engine, tmp_path: Path, count: int = 8) -> list[TrialClaim]:
 
 
 @pytest.mark.parametrize("before", [None, "elsewhere/1/1"])
-def test_of_many_that_take_a_part_one_gets_it(before: str | None, engine: Engine, tmp_path: Path) -> None:
+def test_of_many_that_take_a_part_one_gets_it(
+    before: str | None, engine: Engine, tmp_path: Path
+) -> None:
     ClaimRegistry(engine, "study", tmp_path / "machine-0")
     for _ in range(5):
         if before is not None:  # a holder that is silent for long
             with engine.begin() as connection:
                 values = {"owner": before}
-                row = "INSERT INTO l2i_claims VALUES ('study', 'trial-0000', :owner, datetime('now', '-1 hour'))"
+                row = (
+                    "INSERT INTO l2i_claims VALUES ('study', 'trial-0000', :owner, "
+                    "datetime('now', '-1 hour'))"
+                )
                 connection.execute(text(row), values)
         (claim,) = raced(engine, tmp_path)
         assert claim.send_heartbeat() and raced(engine, tmp_path) == []

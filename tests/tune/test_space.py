@@ -15,11 +15,27 @@ from l2i.experiments.tuning.space import apply_values, build_search_space
         ("digits/mixup-l2i-40", {"optim.lr", "method.weight", "method.alpha", "l2i.rho"}),
         (
             "digits/mixmatch-l2i-paper-40",
-            {"optim.lr", "method.weight", "method.rampup", "method.temperature", "method.alpha", "l2i.eta"},
+            {
+                "optim.lr",
+                "method.weight",
+                "method.rampup",
+                "method.temperature",
+                "method.alpha",
+                "l2i.paper.eta",
+            },
         ),
-        ("cifar10/vat-250", {"optim.lr", "method.weight", "method.rampup", "method.epsilon", "method.entropy"}),
-        ("aflw/mean-teacher-l2i-91-learnable", {"optim.lr", "method.weight", "method.rampup", "l2i.rho", "l2i.label_lr"}),
-        ("imdb/uda-20", {"optim.lr", "method.weight", "method.temperature"}),  # its threshold is off
+        (
+            "cifar10/vat-250",
+            {"optim.lr", "method.weight", "method.rampup", "method.epsilon", "method.entropy"},
+        ),
+        (
+            "aflw/mean-teacher-l2i-91-learnable",
+            {"optim.lr", "method.weight", "method.rampup", "l2i.rho", "l2i.paper.label_lr"},
+        ),
+        (
+            "imdb/uda-20",
+            {"optim.lr", "method.weight", "method.temperature"},
+        ),  # its threshold is off
     ],
 )
 def test_a_recipe_is_searched_in_the_fields_that_it_uses(recipe: str, fields: set[str]) -> None:
@@ -30,24 +46,44 @@ def test_every_recipe_lies_in_its_own_space() -> None:
     for name in recipes.list_recipes():
         run = recipes.get(name)
         space = build_search_space(run)
-        assert "optim.lr" in space and all(found.includes_recipe_value for found in space.values()), name
-        assert apply_values(run, space, {path: found.recipe_value for path, found in space.items() if found.recipe_value}) == run
+        assert "optim.lr" in space and all(
+            actual.includes_recipe_value for actual in space.values()
+        ), name
+        assert (
+            apply_values(
+                run,
+                space,
+                {
+                    path: actual.recipe_value
+                    for path, actual in space.items()
+                    if actual.recipe_value
+                },
+            )
+            == run
+        )
         for edge in ("low", "high"):
-            validate(apply_values(run, space, {path: getattr(found, edge) for path, found in space.items()}))
-
-
-def test_an_outer_optimizer_of_its_own_has_its_rate_searched() -> None:
-    run = replace(recipes.get("digits/vat-l2i-paper-40"), l2i={"outer_optimizer": "own", "outer_rate": 0.001})
-    found = build_search_space(run)["l2i.outer_rate"]
-    assert (found.low, found.high, found.log) == (0.0001, 0.01, True)
+            validate(
+                apply_values(
+                    run, space, {path: getattr(actual, edge) for path, actual in space.items()}
+                )
+            )
 
 
 def test_a_rampup_in_steps_is_searched_as_a_share() -> None:
-    run = replace(recipes.get("digits/pi-model-40"), steps=300, method=recipes.get("cifar10/pi-model-250").method)
+    run = replace(
+        recipes.get("digits/pi-model-40"),
+        steps=300,
+        method=recipes.get("cifar10/pi-model-250").method,
+    )
     counted = replace(run, method={"rampup": 120})
-    found = build_search_space(counted)["method.rampup"]
-    assert found.recipe_value == 0.4 and found.includes_recipe_value
-    assert apply_values(counted, build_search_space(counted), {"method.rampup": 0.4}).method.compute_weight(60, 300) == 5
+    actual = build_search_space(counted)["method.rampup"]
+    assert actual.recipe_value == 0.4 and actual.includes_recipe_value
+    assert (
+        apply_values(
+            counted, build_search_space(counted), {"method.rampup": 0.4}
+        ).method.compute_weight(60, 300)
+        == 5
+    )
 
 
 def test_drawn_values_are_short_and_the_recipes_own_exact() -> None:
@@ -63,13 +99,30 @@ def test_fields_and_ranges_can_be_chosen() -> None:
     space = build_search_space(
         run,
         ("optim.lr",),
-        ("l2i.eta=0.1:100", "model.width=16:128:log", "optim.ema-decay=0.9:0.999", "data.weak.noise=0:0.5"),
+        (
+            "l2i.paper.eta=0.1:100",
+            "model.width=16:128:log",
+            "optim.ema-decay=0.9:0.999",
+            "data.weak.noise=0:0.5",
+        ),
     )
-    assert set(space) == {"optim.lr", "l2i.eta", "model.width", "optim.ema_decay", "data.weak.noise"}
-    assert space["l2i.eta"].log and not space["l2i.eta"].includes_recipe_value
-    assert space["model.width"].is_int and space["model.width"].log and not space["optim.ema_decay"].log
-    chosen = apply_values(run, space, {"model.width": 33, "data.weak.noise": 0.25, "l2i.eta": 2.0})
-    assert (chosen.model.width, chosen.data.weak.noise, chosen.l2i.eta) == (33, 0.25, 2.0)
+    assert set(space) == {
+        "optim.lr",
+        "l2i.paper.eta",
+        "model.width",
+        "optim.ema_decay",
+        "data.weak.noise",
+    }
+    assert space["l2i.paper.eta"].log and not space["l2i.paper.eta"].includes_recipe_value
+    assert (
+        space["model.width"].is_int
+        and space["model.width"].log
+        and not space["optim.ema_decay"].log
+    )
+    chosen = apply_values(
+        run, space, {"model.width": 33, "data.weak.noise": 0.25, "l2i.paper.eta": 2.0}
+    )
+    assert (chosen.model.width, chosen.data.weak.noise, chosen.l2i.paper.eta) == (33, 0.25, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -79,20 +132,31 @@ def test_fields_and_ranges_can_be_chosen() -> None:
         (
             ("model.width",),
             (),
-            "model.width has no range in this recipe; give one with it: --range model.width=LOW:HIGH",
+            "model.width has no range in this recipe; give one with it: "
+            "--range model.width=LOW:HIGH",
         ),
         (("seed",), (), "unknown field to search 'seed'"),
         (("data.num_labeled",), (), "unknown field to search 'data.num_labeled'"),
-        ((), ("optim.lr=1e-2:1e-4",), "--range optim.lr=1e-2:1e-4: the first value must be below the second"),
+        (
+            (),
+            ("optim.lr=1e-2:1e-4",),
+            "--range optim.lr=1e-2:1e-4: the first value must be below the second",
+        ),
         ((), ("optim.lr=a:b",), "--range takes FIELD=LOW:HIGH"),
         ((), ("optim.lr=0.1",), "--range takes FIELD=LOW:HIGH"),
         ((), ("optim.lr=1e-3:inf",), "--range takes FIELD=LOW:HIGH"),
         ((), ("optim.lr=0:1:log",), "there is no logarithm of 0"),
         ((), ("model.width=1.5:3",), "model.width is a whole number"),
-        ((), ("method.threshold=0.5:1.5",), "method.threshold=1.5 must be at least 0 and at most 1"),
+        (
+            (),
+            ("method.threshold=0.5:1.5",),
+            "method.threshold=1.5 must be at least 0 and at most 1",
+        ),
     ],
 )
-def test_what_cannot_be_searched_is_said(fields: tuple[str, ...], ranges: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_searched_is_said(
+    fields: tuple[str, ...], ranges: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(InputError) as error:
         build_search_space(recipes.get("digits"), fields, ranges)
     assert message in str(error.value)

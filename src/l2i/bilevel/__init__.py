@@ -1,6 +1,6 @@
-"""The paper's contribution, usable on its own: hypergradients, labels and the outer step (section 4)."""
+"""The paper's contribution, usable on its own: hypergradients and the outer step (section 4)."""
 
-from l2i.bilevel.functional import gradient, inner_step, lookahead, trainable
+from l2i.bilevel.functional import Net, Params, gradient, inner_step, lookahead, trainable
 from l2i.bilevel.hypergradient import (
     HYPERGRADIENTS,
     Hypergradient,
@@ -10,9 +10,16 @@ from l2i.bilevel.hypergradient import (
     last_layer_paper,
     unrolled,
 )
-from l2i.bilevel.labels import LearnableLabels, OutputLabels
-from l2i.bilevel.outer import OuterGradient, OuterStep, norm, normalized_sum
-from l2i.bilevel.problem import Imputed, Net, Params, Student
+from l2i.bilevel.outer import (
+    LearnableLabels,
+    OuterGradient,
+    OuterStep,
+    OutputLabels,
+    combine_normalized,
+    norm,
+    normalized_sum,
+)
+from l2i.bilevel.problem import Imputed, Problem, Student
 
 __all__ = [
     "HYPERGRADIENTS",
@@ -24,7 +31,9 @@ __all__ = [
     "OuterStep",
     "OutputLabels",
     "Params",
+    "Problem",
     "Student",
+    "combine_normalized",
     "exact",
     "finite_difference",
     "gradient",

@@ -1,8 +1,7 @@
-"""Attention in forward mode and in second derivatives, which fused kernels have not.
+"""Directional derivatives along v in parameter space: by forward mode, or by finite differences.
 
-MERGED:
-BatchNorm in forward mode by its own backward kernel, since its Jacobian is symmetric.
-Directional derivatives along v in parameter space: by forward mode, or by differences where that is missing.
+Fused attention has no forward mode, and BatchNorm's takes some fifteen kernels: both are replaced
+while dual tensors pass. BatchNorm's Jacobian is symmetric: its backward kernel gives the tangent.
 """
 
 from __future__ import annotations
@@ -19,31 +18,39 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from l2i.bilevel.problem import Params
+from l2i.bilevel.functional import Params
 
 
 def use_math_attention() -> AbstractContextManager[None]:
-    """Within it, attention is made of matrix products and a softmax, which can be differentiated in every way."""
+    """Compute attention by matrix products and a softmax, which have every derivative."""
     context: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
     return context
 
 
 def use_same_attention(model: nn.Module) -> AbstractContextManager[None]:
-    """The same for a model with dropout: of attention, each kernel draws a mask of its own from the same generator."""
+    """Do so for a model with dropout: each attention kernel draws its masks differently."""
     return use_math_attention() if has_dropout(model) else nullcontext()
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether a module in training drops out, or holds a share to drop as nn.MultiheadAttention does."""
-    rates = (m.p if isinstance(m, _DropoutNd) else getattr(m, "dropout", 0) for m in model.modules() if m.training)
+    """Return whether a module in training has a dropout rate, as nn.MultiheadAttention does."""
+    rates = (
+        m.p if isinstance(m, _DropoutNd) else getattr(m, "dropout", 0)
+        for m in model.modules()
+        if m.training
+    )
     return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 class DualBatchNorm(TorchFunctionMode):
-    """Within it, BatchNorm of dual tensors takes a few kernels instead of some fifteen; for passes without a graph."""
+    """Mode in which BatchNorm of dual tensors takes a few kernels; for passes without a graph."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if func is not F.batch_norm or torch.is_grad_enabled() or not kwargs["training"]:
@@ -64,55 +71,81 @@ def apply_dual_batch_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Y = γ x̂ + β of dual tensors: ẏ = ∂y/∂x ẋ + γ̇ x̂ + β̇, where ∂y/∂x is a projection times a scale a channel."""
-    (x, dx), (weight, d_weight), (bias, d_bias) = (forward_ad.unpack_dual(t) for t in (x, weight, bias))
-    y, mean, scale = torch.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    """Return y = γ x̂ + β of dual tensors: ẏ = ∂y/∂x ẋ + γ̇ x̂ + β̇, with ∂y/∂x symmetric."""
+    (x, dx), (weight, d_weight), (bias, d_bias) = (
+        forward_ad.unpack_dual(t) for t in (x, weight, bias)
+    )
+    y, mean, scale = torch.native_batch_norm(
+        x, weight, bias, running_mean, running_var, training, momentum, eps
+    )
     if dx is None and d_weight is None and d_bias is None:
         return y
     by_channel = (1, -1) + (1,) * (x.ndim - 2)
     slope = torch.zeros_like(mean) if d_weight is None else d_weight * scale
     offset = (0 if d_bias is None else d_bias) - slope * mean
-    tangent = torch.addcmul(offset.to(x.dtype).view(by_channel), x, slope.to(x.dtype).view(by_channel))
+    tangent = torch.addcmul(
+        offset.to(x.dtype).view(by_channel), x, slope.to(x.dtype).view(by_channel)
+    )
     if dx is not None:
         saved_stats = (weight, running_mean, running_var, mean, scale)
-        input_tangent, _, _ = torch.ops.aten.native_batch_norm_backward(dx, x, *saved_stats, training, eps, [True, False, False])
+        input_tangent, _, _ = torch.ops.aten.native_batch_norm_backward(
+            dx, x, *saved_stats, training, eps, [True, False, False]
+        )
         tangent = tangent + input_tangent
     dual: Tensor = forward_ad.make_dual(y, tangent.to(y.dtype))
     return dual
 
 
-# of ‖θ‖, for differences: as small as rounding allows, since kinks (ReLU, max pooling) err in proportion to it
+# fraction of ‖θ‖: as small as rounding allows, since kinks (ReLU, max pooling) err in proportion
 RELATIVE_STEP = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 
 class DirectionalDerivative(Protocol):
     """`function(params)` and its derivative along `v`."""
 
-    def __call__(self, function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]: ...
+    def __call__(
+        self, function: Callable[[Params], Tensor], params: Params, v: Params
+    ) -> tuple[Tensor, Tensor]: ...
 
 
-def forward_mode(function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]:
-    """One pass with dual numbers; they take gradients too, for functions that are themselves a gradient."""
+def forward_mode(
+    function: Callable[[Params], Tensor], params: Params, v: Params
+) -> tuple[Tensor, Tensor]:
+    """Pass dual numbers once; they take gradients too, for functions that are gradients."""
     with torch.enable_grad(), forward_ad.dual_level(), DualBatchNorm(), use_math_attention():
-        duals = {name: forward_ad.make_dual(detach_to_own_storage(p).requires_grad_(), v[name].detach()) for name, p in params.items()}
+        duals = {
+            name: forward_ad.make_dual(detach_to_own_storage(p).requires_grad_(), v[name].detach())
+            for name, p in params.items()
+        }
         value, tangent = forward_ad.unpack_dual(function(duals))
     return value.detach(), torch.zeros_like(value) if tangent is None else tangent.detach()
 
 
 def detach_to_own_storage(p: Tensor) -> Tensor:
-    """A parameter in memory of its own: of a part of a larger piece, torch makes a tangent as large as the piece."""
+    """Detach into own storage: for a view, torch would make a tangent as large as its base."""
     owns_storage = p.numel() * p.element_size() == p.untyped_storage().nbytes()
     return p.detach() if owns_storage else p.detach().clone()
 
 
-def central_difference(function: Callable[[Params], Tensor], params: Params, v: Params) -> tuple[Tensor, Tensor]:
-    """Two passes at θ ± εv. Noise in bf16: use float32 (good to some per cent) or better."""
+def central_difference(
+    function: Callable[[Params], Tensor], params: Params, v: Params
+) -> tuple[Tensor, Tensor]:
+    """Pass twice, at θ ± εv. Noise in bf16: use float32 (good to a few per cent) or better."""
     v_norm = torch.stack([d.norm() for d in v.values()]).norm()
     params_norm = torch.stack([p.norm() for p in params.values()]).norm()
-    epsilon = RELATIVE_STEP[params_norm.dtype] * (1 + params_norm) / torch.where(v_norm > 0, v_norm, torch.ones_like(v_norm))
+    epsilon = (
+        RELATIVE_STEP[params_norm.dtype]
+        * (1 + params_norm)
+        / torch.where(v_norm > 0, v_norm, torch.ones_like(v_norm))
+    )
     with torch.no_grad():
         f_plus, f_minus = (
-            function({name: (p + sign * epsilon * v[name]).requires_grad_() for name, p in params.items()})
+            function(
+                {
+                    name: (p + sign * epsilon * v[name]).requires_grad_()
+                    for name, p in params.items()
+                }
+            )
             for sign in (1, -1)
         )
         return (f_plus + f_minus).detach() / 2, (f_plus - f_minus).detach() / (2 * epsilon)

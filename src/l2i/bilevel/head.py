@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from l2i.bilevel.problem import Activations, Net, Params
+from l2i.bilevel.functional import Net, Params
+from l2i.bilevel.problem import Activations
 from l2i.errors import InputError
 
 
@@ -21,25 +22,37 @@ class Head:
 
     @staticmethod
     def from_model(model: nn.Module, head: nn.Linear | str | None = None) -> Head:
-        """The head given or named, or the model's last nn.Linear."""
+        """Return the head given or named, or the model's last nn.Linear."""
         module = _find_linear(model, head)
-        named_ids = [(id(p), name) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+        named_ids = [
+            (id(p), name)
+            for name, p in model.named_parameters(remove_duplicate=False)
+            if p.requires_grad
+        ]
         names = dict(named_ids)
         head_params = [p for p in (module.weight, module.bias) if p is not None]
         if any(sum(key == id(p) for key, _ in named_ids) != 1 for p in head_params):
-            raise InputError(f"the head {module} is frozen or shares its weights; use hypergradient='exact'")
-        return Head(module, names[id(module.weight)], None if module.bias is None else names[id(module.bias)])
+            raise InputError(
+                f"the head {module} is frozen or shares its weights; use hypergradient='exact'"
+            )
+        return Head(
+            module,
+            names[id(module.weight)],
+            None if module.bias is None else names[id(module.bias)],
+        )
 
     @property
     def names(self) -> list[str]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def apply(self, features: Tensor, params: Params) -> Tensor:
-        """What the head makes of features at `params`; linear, so a direction in its space gives a tangent."""
-        return F.linear(features, params[self.weight], None if self.bias is None else params[self.bias])
+        """Return the head's outputs at `params`; linear, so a direction gives a tangent."""
+        return F.linear(
+            features, params[self.weight], None if self.bias is None else params[self.bias]
+        )
 
     def forward_with_features(self, net: Net, x: Tensor) -> Activations:
-        """Φ^f(x) and Φ(x), for any net of this head's model whose output is its head's output."""
+        """Return Φ^f(x) and Φ(x), for a net whose output is its head's output."""
         recorded: list[Activations] = []
         dtype = self.module.weight.dtype
 
@@ -54,8 +67,9 @@ class Head:
             handle.remove()
         if len(recorded) != 1 or outputs is not recorded[0].outputs:
             raise InputError(
-                f"the model's output is not the output of its head {self.module}, as 'last_layer' needs it to be; "
-                "leave out what comes after the head, name another head, or use hypergradient='exact'"
+                f"the model's output is not the output of its head {self.module}, as 'last_layer' "
+                "needs it to be; leave out what comes after the head, name another head, or use "
+                "hypergradient='exact'"
             )
         return recorded[0]
 
@@ -67,8 +81,13 @@ def _find_linear(model: nn.Module, head: nn.Linear | str | None) -> nn.Linear:
         candidate = dict(model.named_modules()).get(head)
         if isinstance(candidate, nn.Linear):
             return candidate
-        raise InputError(f"head='{head}' is not an nn.Linear of {type(model).__name__}; name one that is")
+        raise InputError(
+            f"head='{head}' is not an nn.Linear of {type(model).__name__}; name one that is"
+        )
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linears:
-        raise InputError(f"{type(model).__name__} has no nn.Linear to serve as its head; use hypergradient='exact'")
+        raise InputError(
+            f"{type(model).__name__} has no nn.Linear to serve as its head; "
+            "use hypergradient='exact'"
+        )
     return linears[-1]

@@ -1,21 +1,90 @@
-"""The outer step: re-impute, look ahead, and turn ∂C^H/∂z into a gradient for θ (Algorithm 1, lines 7 to 11)."""
+"""The outer step: from ∂C^H/∂z to an update of θ (Algorithm 1, lines 7 to 11)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from l2i.bilevel.functional import detach_params
-from l2i.bilevel.hypergradient import Cost, Hypergradient, last_layer
-from l2i.bilevel.labels import Labels, OutputLabels
-from l2i.bilevel.problem import Imputed, Net, Params, Student
+from l2i.bilevel.functional import Net, Params, detach_params, gradient, lookahead
+from l2i.bilevel.hypergradient import Hypergradient, last_layer
+from l2i.bilevel.problem import Cost, Imputed, Problem, Student
+from l2i.distributed import current_group
+from l2i.errors import InputError
+
+MIN_PROBABILITY = 1e-8
+
+
+def labels_to_logits(z: Tensor) -> Tensor:
+    """Return logits whose softmax is z."""
+    return z.clamp_min(MIN_PROBABILITY).log()
+
+
+def logits_to_labels(logits: Tensor) -> Tensor:
+    """Return the softmax of logits."""
+    return logits.softmax(dim=1)
+
+
+class Labels(Protocol):
+    """Way from ∂C^H/∂z to g_outer, a gradient for θ."""
+
+    def gradient(
+        self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor
+    ) -> Params: ...
+
+
+@dataclass(frozen=True)
+class OutputLabels:
+    """O: z is the model's output, so d_z flows back through it to θ."""
+
+    def gradient(
+        self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor
+    ) -> Params:
+        if not imputed.z.requires_grad:
+            raise InputError(
+                "these imputed labels have no gradient (an argmax has none), so they cannot be "
+                "learned as the model's output; use soft labels, or labels='learnable'"
+            )
+        grads = torch.autograd.grad(imputed.z, list(params.values()), d_z, materialize_grads=True)
+        return dict(zip(params, grads, strict=True))
+
+
+@dataclass(frozen=True)
+class LearnableLabels:
+    """L: z moves once along −d_z in logits; θ follows the student's cost to the new labels."""
+
+    label_lr: float = 1.0
+    normalized: bool = False
+    """Scale the step so that its norm is η_z times the number of labels."""
+    to_logits: Callable[[Tensor], Tensor] = labels_to_logits
+    to_label: Callable[[Tensor], Tensor] = logits_to_labels
+
+    def step_labels(self, z: Tensor, d_z: Tensor) -> Tensor:
+        """Return the labels after their step."""
+        logits = self.to_logits(z.detach()).requires_grad_()
+        with torch.enable_grad():
+            (d_logits,) = torch.autograd.grad(
+                self.to_label(logits), logits, current_group().rescale_local_grad(d_z)
+            )
+        if self.normalized:
+            grad_norm, count = current_group().global_norm(d_logits), len(z) * current_group().size
+            d_logits = d_logits * torch.where(
+                grad_norm > 0, count / grad_norm, grad_norm
+            )  # nothing to learn: nothing moves
+        return self.to_label(logits.detach() - self.label_lr * d_logits)
+
+    def gradient(
+        self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor
+    ) -> Params:
+        target = Imputed(self.step_labels(imputed.z, d_z), imputed.weight.detach())
+        return gradient(lambda theta: student.cost_of(lookahead(model, theta), target), params)
 
 
 class OuterGradient(NamedTuple):
-    """What an outer step gives: a gradient for θ, and C^H(θ*) for the log."""
+    """Result of an outer step: a gradient for θ, and C^H(θ*) for the log."""
 
     gradient: Params
     c_h: Tensor
@@ -27,48 +96,32 @@ class OuterStep:
 
     hypergradient: Hypergradient = last_layer
     labels: Labels = field(default_factory=OutputLabels)
-    eta: float | Tensor | None = None
-    """Inner rate; None for the limit of small η."""
-    inner_steps: int = 1
-    inner_weight: float = 1.0
-    """Weight of C^U in the inner step."""
-    head: nn.Linear | str | None = None
 
-    def __call__(
-        self,
-        model: nn.Module,
-        params: Params,
-        student: Student,
-        imputed: Imputed,
-        c_h: Cost,
-        *,
-        c_t: Cost | None = None,
-        mixed_c_t: Student | None = None,
-    ) -> OuterGradient:
-        """g_outer at `params`. `imputed` comes from the live model there, with its gradient.
+    def __call__(self, problem: Problem, *, mixed_c_t: Student | None = None) -> OuterGradient:
+        """Return g_outer; the problem's imputed labels must carry the live model's gradient.
 
-        C^T takes part in the inner step as `c_t` or, where its targets hold z as well, as the student `mixed_c_t`.
+        `mixed_c_t` is C^T as a student, for methods that mix z into its targets.
         """
         c_h_values: list[Tensor] = []
-        inner_student = student.scale_cost(self.inner_weight)
+        student = problem.student if mixed_c_t is None else mixed_c_t.concat(problem.student)
         d_z = self.hypergradient(
-            model,
-            detach_params(params),
-            inner_student if mixed_c_t is None else mixed_c_t.concat(inner_student),
-            imputed,
-            _record_values(c_h, c_h_values),
-            eta=self.eta,
-            inner_steps=self.inner_steps,
-            c_t=c_t,
-            head=self.head,
+            replace(
+                problem,
+                params=detach_params(problem.params),
+                student=student,
+                activations=problem.activations if mixed_c_t is None else None,
+                c_h=_record_values(problem.c_h, c_h_values),
+            )
         )
-        gradient = self.labels.gradient(model, params, student, imputed, d_z)
-        torch.rand((), device=d_z.device)  # moves the generator on, past the dropout masks that were replayed
+        gradient = self.labels.gradient(
+            problem.model, problem.params, problem.student, problem.imputed, d_z
+        )
+        torch.rand((), device=d_z.device)  # past the replayed dropout masks
         return OuterGradient(gradient, c_h_values[-1].detach())
 
 
 def _record_values(cost: Cost, values: list[Tensor]) -> Cost:
-    """The same cost, its values kept in `seen`."""
+    """Wrap a cost so that it also appends its values to a list."""
 
     def recording_cost(net: Net) -> Tensor:
         values.append(cost(net))
@@ -78,22 +131,42 @@ def _record_values(cost: Cost, values: list[Tensor]) -> Cost:
 
 
 def norm(gradient: Params) -> Tensor:
-    """‖g‖ over all parameters, without leaving the device."""
-    total_norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradient.values()))))
+    """Return ‖g‖ over all parameters, without leaving the device."""
+    total_norm: Tensor = torch.linalg.vector_norm(
+        torch.stack(torch._foreach_norm(list(gradient.values())))
+    )
     return total_norm
 
 
 def compute_scale(reference_norm: Tensor, current_norm: Tensor, *, ratio: float | Tensor) -> Tensor:
-    """What brings a gradient of norm `own` to `ratio` times `size`; nothing, where it has vanished."""
+    """Return what scales a gradient to `ratio` times a norm; 0 if it vanished."""
     return torch.where(current_norm > 0, ratio * reference_norm / current_norm, current_norm)
 
 
 def add_gradients(left: Params, right: Params) -> Params:
-    """The sum of two gradients."""
-    return dict(zip(left, torch._foreach_add(list(left.values()), [right[name] for name in left]), strict=True))
+    """Return the sum of two gradients."""
+    return dict(
+        zip(
+            left,
+            torch._foreach_add(list(left.values()), [right[name] for name in left]),
+            strict=True,
+        )
+    )
+
+
+def combine_normalized(
+    base: Tensor, outer: Tensor, *, rho: float | Tensor, preserve_norm: bool = False
+) -> Tensor:
+    """Return g_base + ρ·‖g_base‖/‖g_outer‖·g_outer, rescaled to ‖g_base‖ if `preserve_norm`."""
+    base_norm = base.norm()
+    total = torch.addcmul(base, outer, compute_scale(base_norm, outer.norm(), ratio=rho))
+    return total * compute_scale(base_norm, total.norm(), ratio=1.0) if preserve_norm else total
 
 
 def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:
-    """g_base + ρ · ‖g_base‖/‖g_outer‖ · g_outer: both gradients in one optimizer step, at a fixed ratio."""
-    scale = compute_scale(norm(base), norm(outer), ratio=rho)
-    return add_gradients(base, dict(zip(outer, torch._foreach_mul(list(outer.values()), scale), strict=True)))
+    """Apply `combine_normalized` to named gradients, for one optimizer step."""
+    flat_base, flat_outer = (torch.cat([g[name].flatten() for name in base]) for g in (base, outer))
+    pieces = combine_normalized(flat_base, flat_outer, rho=rho).split(
+        [g.numel() for g in base.values()]
+    )
+    return {name: piece.view_as(base[name]) for name, piece in zip(base, pieces, strict=True)}

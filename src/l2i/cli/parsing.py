@@ -1,8 +1,4 @@
-"""Arguments of a command as fields of a dataclass; the only file that imports the command-line library.
-
-MERGED:
-The recipe that a command is given, and its run with the fields that the other words change.
-"""
+"""Arguments of a command as fields of a dataclass; the only module that imports tyro."""
 
 from __future__ import annotations
 
@@ -12,8 +8,10 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from l2i import recipes
 from l2i.errors import InputError
@@ -23,41 +21,58 @@ if TYPE_CHECKING:
     from l2i.config import Run
 
 T = TypeVar("T")
+CommandFunction = Callable[[list[str]], int]  # arguments -> exit code
+HELP_FLAGS = ("-h", "--help")
 PEER_ERROR_DELAY = 5.0  # seconds
 
 
-def print_stderr(message: object, exit_code: int) -> int:
-    """One line on stderr. Of processes that fail alike, the first says so: torchrun then ends the others."""
-    if exit_code and rank():
-        time.sleep(PEER_ERROR_DELAY)
-    print("l2i:", " ".join(str(message).split()), file=sys.stderr)
-    return exit_code
+class Positional(NamedTuple):
+    """A positional argument of a command."""
+
+    metavar: str
+    description: str
+    choices: tuple[str, ...] = ()
+    check: Callable[[str], object] | None = None
 
 
-def print_utf8(text: str) -> None:
-    """A file's text on stdout, in UTF-8 whatever the locale, as the file would be."""
-    buffer = getattr(sys.stdout, "buffer", None)  # which a stream of a notebook does not have
-    if buffer is None:
-        sys.stdout.write(text)
-    else:
-        sys.stdout.flush()
-        buffer.write(text.encode())
-        buffer.flush()
+def command(
+    options_type: type[Any], *positionals: Positional
+) -> Callable[[Callable[..., None]], CommandFunction]:
+    """Turn a function of positional arguments and options into a command, named after it."""
+
+    def decorate(run: Callable[..., None]) -> CommandFunction:
+        @wraps(run)
+        def parse_and_run(arguments: list[str]) -> int:
+            prog, values = f"l2i {run.__name__}", []
+            if not any(positional.choices for positional in positionals):
+                usage = " ".join([prog, *(positional.metavar for positional in positionals)])
+                handle_help_flag(arguments, options_type, usage)
+            for metavar, description, choices, check in positionals:
+                name = prog.removeprefix("l2i ")
+                value, arguments = pop_positional(
+                    arguments, name, metavar, description, list(choices)
+                )
+                if check is not None:
+                    check(value)
+                values.append(value)
+                prog += f" {value}"
+            run(*values, parse_options(options_type, arguments, prog, options_type()))
+            return 0
+
+        return parse_and_run
+
+    return decorate
 
 
-def escape_unencodable() -> None:
-    """Have characters that the locale lacks written as escapes, where Python would stop."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def pop_positional(arguments: list[str], command: str, metavar: str, description: str, choices: list[str]) -> tuple[str, list[str]]:
-    """The first argument, a name, and the rest."""
-    if arguments and arguments[0] in ("-h", "--help"):
-        choice_lines = "".join(f"\n  {name}" for name in choices)
+def pop_positional(
+    arguments: list[str], command: str, metavar: str, description: str, choices: list[str]
+) -> tuple[str, list[str]]:
+    """Split off the first argument, a name."""
+    if arguments and arguments[0] in HELP_FLAGS:
         list_hint = "; 'l2i list' shows more" if choices else ""
-        print(f"usage: l2i {command} {metavar} …\n\n'l2i {command} {metavar} --help' shows what can be set{list_hint}.{choice_lines}")
+        print(f"usage: l2i {command} {metavar} …\n")
+        print(f"'l2i {command} {metavar} --help' shows what can be set{list_hint}.")
+        print("".join(f"  {name}\n" for name in choices), end="")
         sys.exit(0)
     if not arguments or arguments[0].startswith("-"):
         example = f", such as '{choices[0]}'" if choices else ""
@@ -65,37 +80,49 @@ def pop_positional(arguments: list[str], command: str, metavar: str, description
     return arguments[0], arguments[1:]
 
 
+def pop_recipe_name(arguments: list[str], command: str) -> tuple[str, list[str]]:
+    """Split off the name of a recipe."""
+    examples = [cell for name in recipes.TABLES for cell in recipes.get_table(name).default_cells]
+    return pop_positional(arguments, command, "RECIPE", "a recipe", ["digits", *examples])
+
+
 def handle_help_flag(arguments: list[str], cls: type[T], prog: str) -> None:
-    """Where help is asked for, show what a command takes, and leave."""
-    if any(word in ("-h", "--help") for word in arguments):
+    """Print a command's options and exit if the arguments ask for help."""
+    if any(word in HELP_FLAGS for word in arguments):
         parse_options(cls, ["--help"], prog, cls())
 
 
+def parse_run(name: str, words: list[str], command: str) -> Run:
+    """Return the run of a recipe with the fields that the arguments override."""
+    default = recipes.get(name)
+    if any(word.partition("=")[0] in ("--method", "--method.name") for word in words):
+        raise InputError(
+            "a method comes with its recipe, as in 'l2i train digits/mixmatch-l2i-40' "
+            "('l2i list' shows all)"
+        )
+    return parse_options(type(default), words, f"l2i {command} {name}", default)
+
+
 def parse_options(cls: type[T], arguments: list[str], prog: str, default: T) -> T:
-    """`default` with the fields that the arguments override; what does not fit is an InputError."""
+    """Return `default` with the fields that the arguments override, or raise InputError."""
     import tyro
 
     return _parse_or_raise(lambda: tyro.cli(cls, args=arguments, prog=prog, default=default), prog)
 
 
-def parse_known_options(cls: type[T], arguments: list[str], prog: str, default: T) -> tuple[T, list[str]]:
-    """As `parsed`, and the arguments that are none of the fields."""
+def parse_known_options(
+    cls: type[T], arguments: list[str], prog: str, default: T
+) -> tuple[T, list[str]]:
+    """Parse as `parse_options` does, and also return the arguments that match no field."""
     import tyro
 
     return _parse_or_raise(
-        lambda: tyro.cli(cls, args=arguments, prog=prog, default=default, return_unknown_args=True), prog
+        lambda: tyro.cli(cls, args=arguments, prog=prog, default=default, return_unknown_args=True),
+        prog,
     )
 
 
-def rename_flag(name: str) -> object:
-    """What an annotation says for a flag that a field cannot be named after, as --load-results."""
-    import tyro
-
-    return tyro.conf.arg(name=name)
-
-
 def _parse_or_raise(parse: Callable[[], T], prog: str) -> T:
-    """What `parse` finds; what it says before it leaves is an InputError."""
     captured_stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(captured_stderr):
@@ -103,35 +130,55 @@ def _parse_or_raise(parse: Callable[[], T], prog: str) -> T:
     except SystemExit as exit_error:
         if not exit_error.code:
             raise
-        raise InputError(condense_parser_error(captured_stderr.getvalue(), prog)) from None
+        raise InputError(_condense_parser_error(captured_stderr.getvalue(), prog)) from None
 
 
-def condense_parser_error(message: str, prog: str) -> str:
-    """The command-line library explains itself in a box of several lines; this is what it says."""
+def _condense_parser_error(message: str, prog: str) -> str:
+    """Reduce tyro's boxed explanation to one line, with the most similar flag."""
     uncolored = re.sub(r"\x1b\[[0-9;]*m", "", message)
-    box_lines = [line.strip("│| \n") for line in uncolored.splitlines() if line.startswith(("│", "|"))]
-    rule_index = next((i for i, line in enumerate(box_lines) if line.startswith("──")), len(box_lines))
-    words = (" ".join(box_lines[:rule_index]) or uncolored).split()
-    suggestions = [word.strip(",") for line in box_lines[rule_index:] for word in line.split()[:2] if word.startswith("--")]
-    unknown_flag = next((word.strip(",") for word in words if word.startswith("--")), "")
-    suggestions = get_close_matches(re.sub(r"^--no-(.+)\.", r"--\1.no-", unknown_flag), suggestions, n=1) or suggestions  # «no» stands by the field
-    hint = f"; perhaps you meant {suggestions[0]}" if suggestions and "nrecognized" in message else ""
-    if "nrecognized" in message and words[-1:] in (["True"], ["False"], ["true"], ["false"]) and not unknown_flag:
-        hint = "; what is on or off takes no value: --data.weak.flip for on, --data.weak.no-flip for off, as an example"
+    lines = [line.strip("│| \n") for line in uncolored.splitlines() if line.startswith(("│", "|"))]
+    rule_index = next((i for i, line in enumerate(lines) if line.startswith("──")), len(lines))
+    words = (" ".join(lines[:rule_index]) or uncolored).split()
+    hint = ""
+    if "nrecognized" in message:
+        unknown_flag = next((word.strip(",") for word in words if word.startswith("--")), "")
+        suggestions = [
+            word.strip(",")
+            for line in lines[rule_index:]
+            for word in line.split()[:2]
+            if word.startswith("--")
+        ]
+        # "no-" precedes the field, not its section
+        similar_flag = re.sub(r"^--no-(.+)\.", r"--\1.no-", unknown_flag)
+        suggestions = get_close_matches(similar_flag, suggestions, n=1) or suggestions
+        if suggestions:
+            hint = f"; perhaps you meant {suggestions[0]}"
+        if not unknown_flag and words[-1:] in (["True"], ["False"], ["true"], ["false"]):
+            hint = (
+                "; what is on or off takes no value: --data.weak.flip for on, "
+                "--data.weak.no-flip for off, as an example"
+            )
     return f"{' '.join(words)}{hint} ('{prog} --help' shows all)"
 
 
-def pop_recipe_name(arguments: list[str], command: str) -> tuple[str, list[str]]:
-    """A recipe's name, and the rest of the arguments."""
-    examples = [cell for name in recipes.TABLES for cell in recipes.get_table(name).default_cells]
-    return pop_positional(arguments, command, "RECIPE", "a recipe", ["digits", *examples])
+def suggest_flag(options_type: type[Any], run_arguments: list[str]) -> str:
+    """Return a hint if an argument of a run is almost one of the command's own options."""
+    flags = [f"--{field.name.replace('_', '-')}" for field in fields(options_type)]
+    suggestions = [
+        flag
+        for word in run_arguments
+        if word.startswith("--")
+        for flag in get_close_matches(word, flags, 1, 0.8)
+    ]
+    return f"; perhaps you meant {suggestions[0]}" if suggestions else ""
 
 
-def parse_run(name: str, words: list[str], command: str) -> Run:
-    """The run of a recipe with the fields that words override."""
-    default = recipes.get(name)
-    if any(word.partition("=")[0] in ("--method", "--method.name") for word in words):
-        raise InputError(
-            "a method comes with its recipe, as in 'l2i train digits/mixmatch-l2i-40' ('l2i list' shows all)"
-        )
-    return parse_options(type(default), words, f"l2i {command} {name}", default)
+def print_stderr(message: object, exit_code: int) -> int:
+    """Print one line on stderr and return the exit code.
+
+    If all processes of torchrun fail alike, the first one speaks, and torchrun ends the others.
+    """
+    if exit_code and rank():
+        time.sleep(PEER_ERROR_DELAY)
+    print("l2i:", " ".join(str(message).split()), file=sys.stderr)
+    return exit_code

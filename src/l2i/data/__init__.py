@@ -1,7 +1,5 @@
 """The data sets, by name; each is one function from a folder to a DataSet."""
 
-
-
 DATASETS: dict[str, str] = {
     "digits": "l2i.data.datasets.builtin:load_sklearn_digits",
     "breast-cancer": "l2i.data.datasets.builtin:load_sklearn_breast_cancer",
@@ -19,6 +17,5 @@ DATASETS: dict[str, str] = {
     "imagenet": "l2i.data.datasets.imagenet:load_imagenet",
     "imdb": "l2i.data.datasets.imdb:load_imdb",
 }
-
-BUILTIN_DATASETS = ("digits", "breast-cancer", "diabetes", "friedman")  # those that need no folder
-STREAMED_DATASETS = ("imagenet",)  # those too large to be held on a device
+BUILTIN_DATASETS = ("digits", "breast-cancer", "diabetes", "friedman")  # need no folder
+STREAMED_DATASETS = ("imagenet",)  # too large for a device's memory

@@ -1,14 +1,27 @@
-"""What flows through a step: the batch of T, U and H, the imputed labels Z, and their student (section 3)."""
+"""The batch of labelled (T), unlabelled (U) and hold-out (H) samples of one step (section 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from l2i.data.transforms.geometry import AffineMap
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizes:
+    """The sizes of the three mini-batches."""
+
+    labeled: int = 64
+    """Labelled samples per step (B^T), drawn with replacement if there are fewer."""
+    unlabeled: int = 64
+    """Unlabelled samples per step (B^U)."""
+    holdout: int = 64
+    """Hold-out samples per step (B^H), drawn only if there is an outer step."""
 
 
 class Labeled(NamedTuple):
@@ -19,10 +32,10 @@ class Labeled(NamedTuple):
 
 
 class Unlabeled(NamedTuple):
-    """The views of an unlabelled mini-batch; only those that the method asks for are drawn."""
+    """The views of an unlabelled mini-batch; only those that the method needs are drawn."""
 
     views: Mapping[str, Tensor]  # name -> [B, ...]
-    affine_map: AffineMap | None = None  # takes a label on `weak` to the student's view; None for samples that are no images
+    affine_map: AffineMap | None = None  # images: takes a label on `weak` to the student's view
     noise: Tensor | None = None  # [B, ...], a random direction for methods that search their inputs
 
     @property
@@ -38,16 +51,15 @@ class Unlabeled(NamedTuple):
         return self.views["strong"]
 
     def take_first(self, count: int) -> Unlabeled:
-        """The first samples."""
-        affine_map = None if self.affine_map is None else AffineMap(*(component[:count] for component in self.affine_map))
-        noise = None if self.noise is None else self.noise[:count]
-        return Unlabeled({name: view[:count] for name, view in self.views.items()}, affine_map, noise)
+        views = {name: view[:count] for name, view in self.views.items()}
+        affine_map = self.affine_map and AffineMap(*(part[:count] for part in self.affine_map))
+        return Unlabeled(views, affine_map, None if self.noise is None else self.noise[:count])
 
 
 class MixupDraws(NamedTuple):
     """MixUp's draws for the labelled and unlabelled rows together."""
 
-    permutation: Tensor  # [N], a permutation
+    permutation: Tensor  # [N]
     ratio: Tensor  # [N], Beta(alpha, alpha)
 
 
@@ -57,10 +69,10 @@ class Batch(NamedTuple):
     labeled: Labeled
     unlabeled: Unlabeled
     mix: MixupDraws | None = None
-    holdout: Labeled | None = None  # drawn only where there is an outer step
-    progress: Tensor | None = None  # [], the share of the run that is over
+    holdout: Labeled | None = None  # drawn only if there is an outer step
+    progress: Tensor | None = None  # [], the fraction of the run that is over
 
 
 def collect_tensors(tree: Any) -> list[Tensor]:
-    """The tensors within, as those of a batch."""
+    """Return the tensors of a nested structure, such as a batch."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

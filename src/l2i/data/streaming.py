@@ -10,17 +10,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from l2i.data.image_files import ImageFiles
 from l2i.errors import InputError
+from l2i.files.images import ImageFiles
 
-NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-DEFAULT_WORKERS = min(8, NUM_CORES)
-PREFETCH_BATCHES = 2  # batches a worker has ready
-BatchOrError = Tensor | InputError  # an error travels as a value: raised in a worker, its message would be a traceback
+NUM_CORES = (
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+)
+PREFETCH_BATCHES = 2  # per worker
+# an error travels as a value: raised in a worker, its message would be a traceback
+BatchOrError = Tensor | InputError
 
 
 class ImageStream:
-    """The rows `rows(step)` of files, step by step; another step than the next starts the workers anew."""
+    """The rows `rows(step)` of files, step by step; a jump to another step restarts the workers."""
 
     def __init__(
         self,
@@ -29,7 +31,7 @@ class ImageStream:
         *,
         device: torch.device,
         steps: int,
-        workers: int = DEFAULT_WORKERS,
+        workers: int,
     ) -> None:
         self.dataset = DecodedBatches(files, rows)
         self.device, self.steps, self.workers = device, steps, workers
@@ -37,11 +39,11 @@ class ImageStream:
         self.items: Iterator[BatchOrError] | None = None
 
     def __call__(self, step: int) -> Tensor:
-        """The step's images on the device, uint8 [B, 3, S, S]."""
+        """Return the images of a step on the device, uint8 [B, 3, S, S]."""
         assert 0 <= step < self.steps
         if self.items is None or step != self.next_step:
             self.close()  # before the new workers start, so that there are never twice as many
-            self.items = prefetch_to_device(self.make_loader(step), self.device)
+            self.items = _prefetch_to_device(self._make_loader(step), self.device)
         self.next_step = step + 1
         item = next(self.items)
         if isinstance(item, InputError):
@@ -49,7 +51,7 @@ class ImageStream:
             raise item
         return item
 
-    def make_loader(self, start: int) -> DataLoader[BatchOrError]:
+    def _make_loader(self, start: int) -> DataLoader[BatchOrError]:
         workers = min(self.workers, NUM_CORES, self.steps - start)
         return DataLoader(
             self.dataset,
@@ -58,17 +60,17 @@ class ImageStream:
             num_workers=workers,
             prefetch_factor=PREFETCH_BATCHES if workers else None,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=detach_from_signals,
-            generator=torch.Generator(),  # of its own: a draw from the global one would move the run's
+            worker_init_fn=_detach_from_signals,
+            generator=torch.Generator(),  # its own: a draw from the global one would move the run's
         )
 
     def close(self) -> None:
-        """Ends the workers; the stream may be asked for a step again."""
+        """End the workers; a later call starts them again."""
         self.items = None  # the iterator's last reference: it joins its workers as it goes
 
 
 class DecodedBatches(Dataset[BatchOrError]):
-    """The batch of each step, decoded where it is asked for."""
+    """The batch of each step, decoded by whoever asks for it."""
 
     def __init__(self, files: ImageFiles, rows: Callable[[int], Tensor]) -> None:
         self.files, self.rows = files, rows
@@ -80,40 +82,37 @@ class DecodedBatches(Dataset[BatchOrError]):
             return error
 
 
-def detach_from_signals(_: int) -> None:
-    """Ctrl-C and signals to the whole group are the run's to answer: it saves its state, then ends its workers."""
+def _detach_from_signals(_: int) -> None:
+    """Leave Ctrl-C to the main process, which saves its state before it ends its workers."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()
 
 
-def prefetch_to_device(items: Iterable[BatchOrError], device: torch.device) -> Iterator[BatchOrError]:
-    """Items on the device; with CUDA each is copied on a stream of its own while the one before is in use."""
+def _prefetch_to_device(
+    items: Iterable[BatchOrError], device: torch.device
+) -> Iterator[BatchOrError]:
+    """Yield items on the device; with CUDA, copy the next one while the current one is in use."""
     if device.type != "cuda":
         yield from items
         return
     copy_stream = torch.cuda.Stream(device)
-    copies = (start_copy(item, device, copy_stream) for item in items)
+
+    def start_copy(item: BatchOrError) -> tuple[BatchOrError, torch.cuda.Event]:
+        with torch.cuda.stream(copy_stream):
+            copy = item.to(device, non_blocking=True) if isinstance(item, Tensor) else item
+            return copy, copy_stream.record_event()
+
+    copies = map(start_copy, items)
     pending = next(copies, None)
     while pending is not None:
         item, copy_event = pending
         pending = next(copies, None)
-        yield wait_for_copy(item, copy_event, device)
-
-
-def start_copy(item: BatchOrError, device: torch.device, copy_stream: torch.cuda.Stream) -> tuple[BatchOrError, torch.cuda.Event]:
-    """A copy under way from pinned memory, and the event of its end."""
-    with torch.cuda.stream(copy_stream):
-        copy = item.to(device, non_blocking=True) if isinstance(item, Tensor) else item
-        return copy, copy_stream.record_event()
-
-
-def wait_for_copy(item: BatchOrError, copy_event: torch.cuda.Event, device: torch.device) -> BatchOrError:
-    """The copy, for use on the current stream: its work waits for the copy, and its memory for that work."""
-    current = torch.cuda.current_stream(device)
-    current.wait_event(copy_event)
-    if isinstance(item, Tensor):
-        item.record_stream(current)
-    return item
+        # work on the current stream waits for the copy, and the copy's memory for that work
+        current = torch.cuda.current_stream(device)
+        current.wait_event(copy_event)
+        if isinstance(item, Tensor):
+            item.record_stream(current)
+        yield item
 
 
 @dataclass(frozen=True)
@@ -127,12 +126,13 @@ class ChunkRows:
         return torch.arange(step * self.size, min((step + 1) * self.size, self.count))
 
 
-def iter_batches(files: ImageFiles, size: int, *, device: torch.device, workers: int = DEFAULT_WORKERS) -> Iterator[Tensor]:
-    """All rows in order, `size` at a time."""
-    steps = -(-len(files) // size)
-    stream = ImageStream(files, ChunkRows(len(files), size), device=device, steps=steps, workers=workers)
+def iter_batches(
+    files: ImageFiles, size: int, *, device: torch.device, workers: int
+) -> Iterator[Tensor]:
+    """Yield all rows in order, `size` at a time."""
+    steps, rows = -(-len(files) // size), ChunkRows(len(files), size)
+    stream = ImageStream(files, rows, device=device, steps=steps, workers=workers)
     try:
-        for step in range(steps):
-            yield stream(step)
+        yield from map(stream, range(steps))
     finally:
         stream.close()

@@ -1,7 +1,6 @@
-"""scikit-learn estimators, and a splitter whose test folds hold labelled rows alone."""
+"""scikit-learn estimators, and a splitter whose test folds hold labelled rows only."""
 
-from l2i.estimators.classifier import L2IClassifier
 from l2i.estimators.model_selection import LabeledKFold
-from l2i.estimators.regressor import L2IRegressor
+from l2i.estimators.semi_supervised import L2IClassifier, L2IRegressor
 
 __all__ = ["L2IClassifier", "L2IRegressor", "LabeledKFold"]

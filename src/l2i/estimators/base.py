@@ -1,8 +1,4 @@
-"""Training rows as a set: those that are alike are one row with the sum of their weights, in an order of their own.
-
-MERGED:
-What the two estimators share: from X and y to splits and a run, its steps, and outputs for new rows.
-"""
+"""What both estimators share: from X and y to splits and a run, training, and new outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import copy
 import hashlib
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -32,46 +28,19 @@ from l2i.models import MODELS
 from l2i.registry import load_registered, make_unknown_error
 from l2i.tasks import Regression
 from l2i.training.evaluation import compute_outputs
+from l2i.training.loop import iter_steps
 from l2i.training.setup import pick_device, use_threads
 from l2i.training.trainer import Trainer
 
 if TYPE_CHECKING:
     import pandas as pd
 
-class MergedRows(NamedTuple):
-    """Which rows stand for all: a fit depends on what rows there are and how often, never on their order."""
-
-    indices: NDArray[np.intp]  # [M], places in the input
-    weight: NDArray[np.float64]  # [M]
-
-
-def merge_duplicate_rows(inputs: pd.DataFrame | NDArray[Any], target: NDArray[Any], weight: NDArray[np.float64]) -> MergedRows:
-    """Rows of positive weight, merged where inputs and target are the same, sorted by a digest of them."""
-    digests = np.array([a + b for a, b in zip(_hash_rows(inputs), _hash_rows(target), strict=True)])
-    positive = np.flatnonzero(weight > 0)
-    _, first_index, group_index = np.unique(digests[positive], return_index=True, return_inverse=True)
-    return MergedRows(positive[first_index], np.asarray(np.bincount(group_index, weights=weight[positive]), dtype=np.float64))
-
-
-def _hash_rows(values: pd.DataFrame | NDArray[Any]) -> list[bytes]:
-    if not isinstance(values, np.ndarray):
-        import pandas as pd
-
-        try:
-            return [int(row_hash).to_bytes(8, "big") for row_hash in pd.util.hash_pandas_object(values, index=False)]
-        except TypeError:
-            raise InputError(
-                "a column of X holds lists or other objects; give numbers, words or truth values"
-            ) from None
-    flat = np.ascontiguousarray(values).reshape(len(values), -1)
-    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat]
-
 
 ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 
 
 class L2IEstimator(BaseEstimator):  # type: ignore[misc]
-    """The parameters of both estimators; see them for what they mean."""
+    """The parameters and training of both estimators; see `L2IClassifier` for their meaning."""
 
     def __init__(
         self,
@@ -105,40 +74,59 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         return tags
 
-    def _fit(self, x: Any, target: NDArray[Any], is_unlabeled: NDArray[np.bool_], classes: int | None, weight: Any) -> Self:
-        """Train on checked rows; `target` holds class numbers [N] or values [N, D]."""
-        weights = _check_sample_weight(weight, np.empty((len(target), 1)), dtype=np.float64, ensure_non_negative=True)
-        merged = merge_duplicate_rows(x, np.column_stack([target, is_unlabeled]), weights)
-        if not (~is_unlabeled[merged.indices]).any():
-            raise InputError("every labelled row has a weight of zero; give some of them a positive weight")
-        rows = x.iloc[merged.indices] if not isinstance(x, np.ndarray) else x[merged.indices]
-        self.inputs_ = fit_inputs(rows, merged.weight)
-        self.offset_ = np.average(target[merged.indices][~is_unlabeled[merged.indices]], axis=0, weights=merged.weight[~is_unlabeled[merged.indices]])
-        features, seed = encode_features(self.inputs_, rows), int(check_random_state(self.random_state).randint(2**31 - 1))
-        splits = self._make_splits(features, target[merged.indices], is_unlabeled[merged.indices], merged.weight, classes)
-        self.run_ = self._make_run(splits, merged.weight[~is_unlabeled[merged.indices]].sum(), seed)
+    def _fit(
+        self,
+        x: Any,
+        target: NDArray[Any],
+        is_unlabeled: NDArray[np.bool_],
+        classes: int | None,
+        weight: Any,
+    ) -> Self:
+        """Train on validated rows; `target` holds class numbers [N] or values [N, D]."""
+        weights = _check_sample_weight(
+            weight, np.empty((len(target), 1)), dtype=np.float64, ensure_non_negative=True
+        )
+        joined = np.column_stack([target, is_unlabeled])
+        indices, weights = _merge_duplicate_rows(x, joined, weights)
+        rows = x[indices] if isinstance(x, np.ndarray) else x.iloc[indices]
+        target, is_unlabeled = target[indices], is_unlabeled[indices]
+        if is_unlabeled.all():
+            raise InputError(
+                "every labelled row has a weight of zero; give some of them a positive weight"
+            )
+        labeled_weights = weights[~is_unlabeled]
+        self.inputs_ = fit_inputs(rows, weights)
+        self.offset_ = np.average(target[~is_unlabeled], axis=0, weights=labeled_weights)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        splits = self._make_splits(rows, target, is_unlabeled, weights, classes)
+        self.run_ = self._make_run(splits, labeled_weights.sum(), seed)
         self.helped_: bool | None = None
-        devices = range(torch.cuda.device_count()) if pick_device(self.device).type == "cuda" else []
+        uses_gpu = pick_device(self.device).type == "cuda"
+        devices = range(torch.cuda.device_count()) if uses_gpu else []
         with use_threads(self.run_.threads), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
-            self._fall_back_if_harmful(splits)
+            self._fall_back_to_supervised(splits)
             self._train(splits)
         return self
 
     def _make_splits(
         self,
-        x: NDArray[Any],
+        rows: pd.DataFrame | NDArray[Any],
         target: NDArray[Any],
         is_unlabeled: NDArray[np.bool_],
-        weight: NDArray[np.float64],
+        weights: NDArray[np.float64],
         classes: int | None,
     ) -> Splits:
-        """All labelled rows to train on; nothing is held out."""
-        y = torch.as_tensor(target).long() if classes is not None else torch.as_tensor(target - self.offset_).float()
-        samples = Samples(torch.as_tensor(x), y, torch.as_tensor(weight))
-        labeled, unlabeled = (samples.take(torch.as_tensor(np.flatnonzero(mask))) for mask in (~is_unlabeled, is_unlabeled))
+        """Return splits with all labelled rows to train on; nothing is held out."""
+        x, inputs = torch.as_tensor(encode_features(self.inputs_, rows)), self.inputs_
+        if classes is None:
+            y = torch.as_tensor(target - self.offset_).float()
+        else:
+            y = torch.as_tensor(target).long()
+        samples = Samples(x, y, torch.as_tensor(weights))
+        labeled = samples.take(torch.as_tensor(np.flatnonzero(~is_unlabeled)))
+        unlabeled = samples.take(torch.as_tensor(np.flatnonzero(is_unlabeled)))
         empty = Samples(samples.x[:0], samples.y[:0])
-        inputs = self.inputs_
         return Splits(
             labeled=labeled,
             unlabeled=unlabeled,
@@ -151,7 +139,7 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _make_run(self, splits: Splits, labeled_weight: float, seed: int) -> Run:
-        """The run chosen from the data, with what the parameters change."""
+        """Return the run chosen by the data, with the changes of the parameters."""
         facts = Facts(
             shape=tuple(splits.labeled.x.shape[1:]),
             classes=splits.classes,
@@ -160,60 +148,68 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             has_gpu=pick_device(self.device).type == "cuda",
         )
         if self.method != "auto":
-            load_registered("method", METHODS, self.method)  # a wrong name is one even where no row is unlabelled
+            # a wrong name is an error even if no row is unlabelled
+            load_registered("method", METHODS, self.method)
         method = self.method if len(splits.unlabeled.x) else "supervised"
         run, _ = choose_run(facts, method=method, impute=self.impute)
         if isinstance(self.model, str) and self.model != "auto":
             if self.model not in MODELS:
                 raise make_unknown_error("model", self.model, list(MODELS))
             run = replace(run, model={"name": self.model})
-        run = replace(run, seed=seed, device=self.device, steps=run.steps if self.steps is None else self.steps)
+        steps = run.steps if self.steps is None else self.steps
+        run = replace(run, seed=seed, device=self.device, steps=steps)
         if self.batch_size is not None:
-            run = replace(run, batch=dict.fromkeys(("labeled", "unlabeled", "holdout"), self.batch_size))
+            sizes = dict.fromkeys(("labeled", "unlabeled", "holdout"), self.batch_size)
+            run = replace(run, batch=sizes)
         if self.learning_rate is not None:
             run = replace(run, optim={"lr": self.learning_rate})
         return replace(run, **(self.settings or {}))
 
-    def _fall_back_if_harmful(self, splits: Splits) -> None:
-        """Train on the labels alone where the unlabelled rows of a table do harm, as far as its labels can tell."""
-        eligible = self.method == "auto" and isinstance(self.model, str) and isinstance(self.inputs_, TablePreprocessor)
-        if not eligible or not len(splits.unlabeled.x) or len(splits.labeled.x) < MIN_LABELED_ROWS:
+    def _fall_back_to_supervised(self, splits: Splits) -> None:
+        """Choose the labels alone if the unlabelled rows of a table hurt in cross-validation."""
+        is_automatic = self.method == "auto" and isinstance(self.model, str)
+        if not is_automatic or not isinstance(self.inputs_, TablePreprocessor):
+            return
+        if not len(splits.unlabeled.x) or len(splits.labeled.x) < MIN_LABELED_ROWS:
             return
         self.helped_, self.validation_ = compare_with_supervised(self.run_, splits)
         if not self.helped_:
             self.run_ = replace(self.run_, method="supervised", l2i={"update": "off"})
 
     def _train(self, splits: Splits) -> None:
-        """Take the steps; keep the averaged model and the costs on the way."""
+        """Train; keep the averaged model, and the costs along the way."""
         trainer = Trainer(self.run_, splits=splits, model=self._build_custom_model(splits))
         self.history_: list[dict[str, float]] = []
         log_interval = max(1, self.run_.steps // 20)
         try:
-            for t in range(self.run_.steps):
-                trainer.step(t)
-                if (t + 1) % log_interval == 0 or t + 1 == self.run_.steps:
-                    trainer.meter.raise_if_nonfinite()
-                    self.history_.append({"step": t + 1, **trainer.meter.read()})
+            for step in iter_steps(trainer):
+                if step % log_interval == 0 or step == self.run_.steps:
+                    self.history_.append({"step": step, **trainer.meter.read()})
                     self._print_progress(self.history_[-1])
         finally:
             trainer.close()
         if isinstance(trainer.task, Regression):
             mean, std = (t.double().cpu().numpy() for t in (trainer.task.mean, trainer.task.std))
             self.target_mean_, self.target_std_ = mean + self.offset_, std
-        self.model_ = copy.deepcopy(trainer.teacher.model).cpu().float().eval().requires_grad_(False)
+        model = copy.deepcopy(trainer.teacher.model)
+        self.model_ = model.cpu().float().eval().requires_grad_(False)
         if not all(bool(p.isfinite().all()) for p in self.model_.parameters()):
             raise NonFiniteCost("the network's weights are not finite; use a lower learning_rate")
 
     def _build_custom_model(self, splits: Splits) -> nn.Module | None:
-        """The user's own network, its weights drawn by the seed; None for one of the library's."""
+        """Build the user's network with weights drawn by the seed; None for a registered one."""
         if isinstance(self.model, str):
             return None
         if not callable(self.model) or isinstance(self.model, nn.Module):
-            raise InputError("model must be a name or a function (shape, outputs) -> nn.Module; wrap it in one")
+            raise InputError(
+                "model must be a name or a function (shape, outputs) -> nn.Module; wrap it in one"
+            )
         try:
             inspect.signature(self.model).bind((), 1)
         except TypeError:
-            raise InputError("model must take (shape, outputs), and this function does not; wrap it in one") from None
+            raise InputError(
+                "model must take (shape, outputs), and this function does not; wrap it in one"
+            ) from None
         outputs = splits.classes if splits.classes is not None else splits.labeled.y.shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.run_.seed)
@@ -221,18 +217,50 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _print_progress(self, row: dict[str, float]) -> None:
         if self.verbose:
-            costs = ", ".join(f"{name} {row[name]:.3g}" for name in ("c_t", "c_u", "c_h") if row.get(name) is not None)
+            reported = [name for name in ("c_t", "c_u", "c_h") if row.get(name) is not None]
+            costs = ", ".join(f"{name} {row[name]:.3g}" for name in reported)
             print(f"[{type(self).__name__}] step {row['step']} of {self.run_.steps}: {costs}")
 
     def _compute_outputs(self, x: Any) -> torch.Tensor:
-        """The averaged model's outputs for new rows, in double precision."""
+        """Return the averaged model's outputs for new rows, in double precision."""
         check_is_fitted(self, "model_")
         return self._forward(validate_features(self, x, reset=False))
 
     def _forward(self, x: Any) -> torch.Tensor:
         inputs = torch.as_tensor(encode_features(self.inputs_, x))
+        samples = Samples(inputs, inputs)
         if isinstance(self.inputs_, ImagePreprocessor):
             pixels = self.inputs_.normalization.to(torch.device("cpu"), torch.float32)
-            return compute_outputs(self.model_, Samples(inputs, inputs), pixels.apply).double()
-        # in double precision a row's output does not depend on the rows that it is passed with
-        return compute_outputs(copy.deepcopy(self.model_).double(), Samples(inputs, inputs), torch.Tensor.double)
+            return compute_outputs(self.model_, samples, pixels.apply).double()
+        # in double precision a row's output does not depend on the other rows of its batch
+        return compute_outputs(copy.deepcopy(self.model_).double(), samples, torch.Tensor.double)
+
+
+def _merge_duplicate_rows(
+    inputs: pd.DataFrame | NDArray[Any], target: NDArray[Any], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return the indices of distinct rows of positive weight, and their summed weights.
+
+    They are sorted by a digest of inputs and target: a fit depends on the set of rows and how often
+    each occurs, but not on their order.
+    """
+    digests = np.array([a + b for a, b in zip(_hash_rows(inputs), _hash_rows(target), strict=True)])
+    positive = np.flatnonzero(weights > 0)
+    _, first, group = np.unique(digests[positive], return_index=True, return_inverse=True)
+    summed = np.bincount(group, weights=weights[positive])
+    return positive[first], np.asarray(summed, dtype=np.float64)
+
+
+def _hash_rows(values: pd.DataFrame | NDArray[Any]) -> list[bytes]:
+    if isinstance(values, np.ndarray):
+        flat = np.ascontiguousarray(values).reshape(len(values), -1)
+        return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat]
+    import pandas as pd
+
+    try:
+        hashes = pd.util.hash_pandas_object(values, index=False)
+    except TypeError:
+        raise InputError(
+            "a column of X holds lists or other objects; give numbers, words or truth values"
+        ) from None
+    return [int(row_hash).to_bytes(8, "big") for row_hash in hashes]

@@ -1,7 +1,6 @@
-"""Cross-validation in which an unlabelled row is trained on in every fold and scored in none.
+"""Cross-validation over labelled rows; unlabelled rows are trained on in every fold.
 
-MERGED:
-Whether the unlabelled rows help on this very data: cross-validation over the labelled rows.
+It also decides whether the unlabelled rows help on the data at hand.
 """
 
 from __future__ import annotations
@@ -22,18 +21,25 @@ from l2i.errors import InputError
 from l2i.estimators.validation import find_unlabeled, to_array
 from l2i.fit.candidates import select_by_errors
 from l2i.fit.defaults import with_steps
+from l2i.training.loop import iter_steps
 from l2i.training.trainer import Trainer
+
+CV_FOLDS = 3
+MIN_LABELED_ROWS = 20  # below which folds are too small to decide
+MAX_FOLD_STEPS = 500
 
 
 class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
-    """K folds of the labelled rows, stratified by class where targets are classes.
+    """K folds of the labelled rows, stratified if the targets are classes.
 
-    Each test fold holds labelled rows only; its training rows are the other labelled rows and all unlabelled ones
-    (−1, None or NaN). With n_splits more than the rarest class has labels, some folds lack that class, as in
-    scikit-learn.
+    Each test fold holds labelled rows only; its training rows are the other labelled rows and all
+    unlabelled ones (−1, None or NaN). If the rarest class has fewer labels than `n_splits`, some
+    folds lack that class, as in scikit-learn.
     """
 
-    def __init__(self, n_splits: int = 5, *, shuffle: bool = True, random_state: Any = None) -> None:
+    def __init__(
+        self, n_splits: int = 5, *, shuffle: bool = True, random_state: Any = None
+    ) -> None:
         self.n_splits, self.shuffle, self.random_state = n_splits, shuffle, random_state
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:  # noqa: N803
@@ -45,66 +51,76 @@ class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
         y: Any = None,
         groups: Any = None,
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Pairs of training and test rows."""
+        """Yield pairs of training and test indices."""
         if y is None:
-            raise InputError("LabeledKFold needs y, to tell labelled rows from unlabelled ones; pass it to split")
+            raise InputError(
+                "LabeledKFold needs y, to tell labelled rows from unlabelled ones; pass it to split"
+            )
         target = to_array(y)
         is_unlabeled = find_unlabeled(target)
         labeled, unlabeled = np.flatnonzero(~is_unlabeled), np.flatnonzero(is_unlabeled)
         if len(labeled) < self.n_splits:
             raise InputError(
-                f"{len(labeled)} labelled rows cannot make {self.n_splits} folds; use fewer, or label more"
+                f"{len(labeled)} labelled rows cannot make {self.n_splits} folds; "
+                "use fewer, or label more"
             )
         seed = self.random_state if self.shuffle else None
-        splitter = make_kfold(target[labeled], self.n_splits, shuffle=self.shuffle, random_state=seed)
+        splitter = _make_kfold(
+            target[labeled], self.n_splits, shuffle=self.shuffle, random_state=seed
+        )
         for train, test in splitter.split(np.zeros(len(labeled)), target[labeled]):
             yield np.sort(np.concatenate([labeled[train], unlabeled])), labeled[test]
 
 
-def make_kfold(target: NDArray[Any], count: int, *, shuffle: bool, random_state: Any) -> BaseCrossValidator:
-    """Folds of labelled rows, stratified where targets are classes."""
+def _make_kfold(
+    target: NDArray[Any], count: int, *, shuffle: bool, random_state: Any
+) -> BaseCrossValidator:
+    """Return a splitter of labelled rows, stratified if the targets are classes."""
     labels = target.astype(str) if target.dtype == object and target.ndim == 1 else target
     is_discrete = type_of_target(labels) in ("binary", "multiclass")
-    is_classification = is_discrete and 2 * len(np.unique(labels)) <= len(labels)  # else whole numbers that are measurements
-    return (StratifiedKFold if is_classification else KFold)(count, shuffle=shuffle, random_state=random_state)
-
-
-CV_FOLDS = 3
-MIN_LABELED_ROWS = 20  # labelled rows, under which folds tell nothing
-MAX_FOLD_STEPS = 500  # of a fold's runs, at most
+    # integers with few repetitions are measurements
+    is_classification = is_discrete and 2 * len(np.unique(labels)) <= len(labels)
+    kfold = StratifiedKFold if is_classification else KFold
+    return kfold(count, shuffle=shuffle, random_state=random_state)
 
 
 def compare_with_supervised(run: Run, splits: Splits) -> tuple[bool, dict[str, float]]:
-    """Whether to keep the run as it is, or to train on the labels alone; and the mean errors that decide.
+    """Return whether unlabelled rows help, and the mean errors that decide it.
 
-    Errors are wrong classes, or squared errors of standardised targets. The labels alone are taken where they do better
-    by more than a standard error.
+    Errors are wrong classes, or squared errors of standardised targets. Training on the labels
+    alone is chosen if it is better by more than a standard error.
     """
     short_run = with_steps(run, min(run.steps, MAX_FOLD_STEPS))
     supervised_run = replace(short_run, method="supervised", l2i={"update": "off"})
-    errors = {name: _cross_validate(candidate, splits) for name, candidate in (("supervised", supervised_run), ("l2i", short_run))}
-    means = {"labels alone": float(errors["supervised"].mean()), "with unlabelled rows": float(errors["l2i"].mean())}
+    candidates = {"supervised": supervised_run, "l2i": short_run}
+    errors = {name: _cross_validate(candidate, splits) for name, candidate in candidates.items()}
+    means = {
+        "labels alone": float(errors["supervised"].mean()),
+        "with unlabelled rows": float(errors["l2i"].mean()),
+    }
     return select_by_errors(errors) == "l2i", means
 
 
 def _cross_validate(run: Run, splits: Splits) -> NDArray[np.float64]:
-    """Each labelled row's error, by a network that has not seen its label."""
+    """Return each labelled row's error by a network that has not seen its label."""
     y = splits.labeled.y.numpy()
     errors = np.zeros(len(y))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a class with fewer labels than folds
-        folds = list(make_kfold(y, CV_FOLDS, shuffle=True, random_state=run.seed).split(y, y))
+        folds = list(_make_kfold(y, CV_FOLDS, shuffle=True, random_state=run.seed).split(y, y))
     for train, test in folds:
         errors[test] = _evaluate_fold(run, splits, torch.as_tensor(train), torch.as_tensor(test))
     return errors
 
 
-def _evaluate_fold(run: Run, splits: Splits, train: torch.Tensor, test: torch.Tensor) -> NDArray[np.float64]:
+def _evaluate_fold(
+    run: Run, splits: Splits, train: torch.Tensor, test: torch.Tensor
+) -> NDArray[np.float64]:
     train_samples, validation_samples = splits.labeled.take(train), splits.labeled.take(test)
     trainer = Trainer(run, splits=splits.with_labels(train_samples, validation=validation_samples))
     try:
-        for t in range(run.steps):
-            trainer.step(t)
+        for _ in iter_steps(trainer):
+            pass
         task, samples = trainer.task, trainer.splits.validation
         outputs = trainer.predict(samples)
         if splits.classes is not None:

@@ -1,8 +1,4 @@
-"""How figures over several seeds are written.
-
-MERGED:
-Tables as a person reads them and as Markdown; the first of their rows are the headings.
-"""
+"""Numbers over several seeds, and tables for the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -14,44 +10,71 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-
-def mean_stderr(values: Iterable[float], decimals: int = 2, sign: str = "") -> str:
-    """Mean ± standard error."""
-    numbers = list(values)
-    mean_text = f"{mean(numbers):{sign}.{decimals}f}"
-    return mean_text if len(numbers) < 2 else f"{mean_text} ± {stdev(numbers) / math.sqrt(len(numbers)):.{decimals}f}"
-
+from l2i.files.output import print_utf8
 
 MAX_WIDTH = 400  # characters
 FormattedColumns = dict[str, list[str]]
-FormattedRows = Sequence[Sequence[str]]
+FormattedRows = Sequence[Sequence[str]]  # headings first
+
+
+def compute_mean_stderr(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and standard error; the error of a single value is 0."""
+    stderr = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return mean(values), stderr
+
+
+def mean_stderr(values: Iterable[float], decimals: int = 2, sign: str = "") -> str:
+    """Format mean ± standard error; a single value has no error."""
+    numbers = list(values)
+    average, stderr = compute_mean_stderr(numbers)
+    error_text = f" ± {stderr:.{decimals}f}" if len(numbers) > 1 else ""
+    return f"{average:{sign}.{decimals}f}{error_text}"
 
 
 def columns_to_rows(columns: FormattedColumns) -> list[Sequence[str]]:
-    """A table that is given by its headings."""
+    """Return the headings and rows of a table given by its columns."""
     return [list(columns), *zip(*columns.values(), strict=True)]
 
 
 def render_markdown(rows: FormattedRows, *, code: bool = True) -> str:
-    """As the pages of docs have it; what the first column names as code, where it is such."""
+    """Return a Markdown table, with the first column as code unless `code` is off."""
     headings, *body = rows
     lines = [headings, *((f"`{row[0]}`" if code else row[0], *row[1:]) for row in body)]
     markdown_lines = [f"| {' | '.join(line)} |\n" for line in lines]
     return "".join([markdown_lines[0], "|" + "---|" * len(headings) + "\n", *markdown_lines[1:]])
 
 
-def render_table(rows: FormattedRows, *, title: str | None = None, left_aligned: Collection[str] = ()) -> Table:
-    """As a person reads it: figures stand to the right, the first column and those of `left` do not."""
+def render_table(
+    rows: FormattedRows, *, title: str | None = None, left_aligned: Collection[str] = ()
+) -> Table:
+    """Return a table for the terminal; all columns but the first and `left_aligned` are numbers."""
     headings, *body = rows
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in (headings[0], *left_aligned) else "right", no_wrap=True)
+        is_left = heading in (headings[0], *left_aligned)
+        table.add_column(heading, justify="left" if is_left else "right", no_wrap=True)
     for row in body:
         table.add_row(*row)
     return table
 
 
 def print_full_width(table: Table) -> None:
-    """However narrow the terminal: no figure is cut off."""
+    """Print a table without cutting off numbers, however narrow the terminal is."""
     width = Console(highlight=False, markup=False, width=MAX_WIDTH).measure(table).maximum
     Console(highlight=False, markup=False, width=width).print(table)
+
+
+def print_rows(
+    rows: FormattedRows,
+    *,
+    title: str | None = None,
+    left_aligned: Collection[str] = (),
+    markdown: bool = False,
+) -> None:
+    """Print a table for the terminal, or as Markdown in UTF-8."""
+    if markdown:
+        print_utf8(render_markdown(rows))
+    else:
+        print_full_width(render_table(rows, title=title, left_aligned=left_aligned))

@@ -1,14 +1,6 @@
-"""The lines of a table that `l2i compare` prints: a cell's results, and those that they are set against.
+"""Results of a table's cells: rows of the comparison, and files that outlive their runs.
 
-MERGED:
-What `l2i compare` prints and keeps: our figures beside the paper's, and how the budgets differ.
-
-MERGED:
-The settings that a kept result is of, so that none is taken for a result of others (`l2i compare --save-results`).
-
-MERGED:
-Result files that outlive their runs: FOLDER/TABLE/CELL-seedN.json, and beside each the run's metrics, .jsonl.
-
+A folder of results holds TABLE/CELL-seedN.json and beside each the run's metrics, .jsonl.
 """
 
 from __future__ import annotations
@@ -22,26 +14,30 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from l2i import recipes
 from l2i.config import Run
+from l2i.config.serialization import from_dict
 from l2i.errors import InputError
 from l2i.experiments.formatting import mean_stderr
 from l2i.experiments.options import CompareOptions
-from l2i.files.atomic import write_atomic
+from l2i.files.output import write_atomic
 from l2i.files.safety import check_regular_file
 from l2i.recipes.table import UPDATE_SUFFIXES, PaperResult, Table
 from l2i.training.checkpoint import translate_disk_full
 from l2i.training.run_dir import FlatSettings, Result, flat_settings, resolve_run_dir
 from l2i.training.setup import DATA_ROOT_ENV
 
-CONTROL_ABLATION = "control"  # the ablation that takes the outer step without imputing
+CONTROL_ABLATION = "control"  # the ablation whose outer step does not impute
+TIME_MATCHED_SUFFIX = "-longer"  # of a baseline that is trained for as long as L2I
+RESULT_FILE_PATTERN = re.compile(r"(.+)-seed(0|[1-9][0-9]*)\.json")
+OPTIONS_FOR_LOADING = ("load_results", "cells", "markdown", "plot", "analyze_updates", "data")
+CORRUPT_FILE_ERRORS = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A row of the table: a cell, what its runs came to, and the lines that it is set against, seed by seed."""
+    """A row of the table: a cell, its results, and the rows it is compared with seed by seed."""
 
     name: str
     results: Sequence[Result]
@@ -50,7 +46,7 @@ class ComparisonRow:
     control: ComparisonRow | None = None
     paper: PaperResult | None = None
     paper_steps: int | None = None
-    """How many steps the paper's runs have."""
+    """Number of steps of the paper's runs."""
     uses_own_schedule: bool = False
     """Whether the schedule is ours and not the paper's."""
 
@@ -60,7 +56,7 @@ class ComparisonRow:
 
     @property
     def decimals(self) -> int:
-        """Behind the point: an error in % has two, and one in units, which may be small ones, three."""
+        """Two for an error in %, and three for one in units, which may be small."""
         return 2 if "%" in self.results[0].metric_name else 3
 
     @property
@@ -72,146 +68,154 @@ class ComparisonRow:
         return mean(r.steps for r in self.results)
 
     @property
-    def compared_rows(self) -> list[ComparisonRow]:
-        """Those that it is set against."""
-        return [row for row in (self.baseline, self.time_matched_baseline, self.control) if row is not None]
-
-    def compute_mean_seconds(self) -> float:
+    def mean_seconds(self) -> float:
         return mean(r.seconds for r in self.results)
 
+    @property
+    def compared_rows(self) -> list[ComparisonRow]:
+        """The rows that this one is compared with."""
+        others = (self.baseline, self.time_matched_baseline, self.control)
+        return [row for row in others if row is not None]
+
     def format_gain(self, other: ComparisonRow | None) -> str:
-        """The difference to another line, paired by the seeds that both have; negative where this line is better."""
+        """Format the difference from another row over their common seeds; negative is better."""
         other_metrics = {} if other is None else {r.seed: r.metric for r in other.results}
-        differences = [r.metric - other_metrics[r.seed] for r in self.results if r.seed in other_metrics]
+        differences = [
+            r.metric - other_metrics[r.seed] for r in self.results if r.seed in other_metrics
+        ]
         return mean_stderr(differences, self.decimals, sign="+") if differences else ""
 
 
-def build_rows(table: Table, results_by_name: Mapping[str, Sequence[Result]]) -> list[ComparisonRow]:
-    """The lines of results by name, in their order."""
-    rows_by_name = {name: ComparisonRow(name, results) for name, results in results_by_name.items()}
-    for cell in rows_by_name.keys() & table.cells.keys():
-        rows_by_name[cell] = replace(
-            rows_by_name[cell],
+def build_rows(
+    table: Table, results_by_name: Mapping[str, Sequence[Result]]
+) -> list[ComparisonRow]:
+    """Return one row per name, linked to the rows it is compared with."""
+    rows = {name: ComparisonRow(name, results) for name, results in results_by_name.items()}
+    for cell in rows.keys() & table.cells.keys():
+        rows[cell] = replace(
+            rows[cell],
             paper=table.get_paper_result(cell),
             paper_steps=table.get_run(table.find_paper_cell(cell)).steps,
             uses_own_schedule=bool(table.cells[cell].budget),
         )
-    return [link_baselines(rows_by_name, row, table) for row in rows_by_name.values()]
+    return [_link_baselines(rows, row, table) for row in rows.values()]
 
 
-def link_baselines(rows_by_name: dict[str, ComparisonRow], row: ComparisonRow, table: Table) -> ComparisonRow:
-    """The line of a cell with L2I beside its baselines and its control, where they are there; another as it is."""
+def _link_baselines(
+    rows: dict[str, ComparisonRow], row: ComparisonRow, table: Table
+) -> ComparisonRow:
     baseline_name = table.find_baseline(row.name) if row.name in table.cells else None
     if baseline_name is None:
         return row
-    time_matched_name, control_name = get_time_matched_name(row.name, table), find_control(row.name, table)
+    cell = table.cells[row.name]
+    control = cell._replace(ablation=CONTROL_ABLATION)
+    control_name = None if cell == control else table.find_cell(control)
     return replace(
         row,
-        baseline=rows_by_name.get(baseline_name),
-        time_matched_baseline=rows_by_name.get(time_matched_name),
-        control=rows_by_name.get(control_name) if control_name else None,
+        baseline=rows.get(baseline_name),
+        time_matched_baseline=rows.get(get_time_matched_name(row.name, table)),
+        control=None if control_name is None else rows.get(control_name),
     )
 
 
-def get_time_matched_name(cell: str, table: Table) -> str:
-    """The name of the baseline that is trained for as long as a cell with L2I took."""
-    cell_spec = table.cells[cell]
-    rule_suffix = UPDATE_SUFFIXES[cell_spec.update].removeprefix(UPDATE_SUFFIXES["normalized"])  # nothing, or -paper
-    return f"{table.find_baseline(cell)}-longer{rule_suffix}{cell_spec.ablation and '-' + cell_spec.ablation}"
-
-
-def find_control(cell: str, table: Table) -> str | None:
-    """The cell that shows what of an L2I cell's gain is not owed to imputing."""
-    control_cell = table.cells[cell]._replace(ablation=CONTROL_ABLATION)
-    return None if table.cells[cell] == control_cell else next((n for n, c in table.cells.items() if c == control_cell), None)
+def get_time_matched_name(cell_name: str, table: Table) -> str:
+    """Return the name of the baseline that is trained for as long as a cell with L2I took."""
+    cell = table.cells[cell_name]
+    rule_suffix = UPDATE_SUFFIXES[cell.update].removeprefix(UPDATE_SUFFIXES["normalized"])
+    ablation_suffix = f"-{cell.ablation}" if cell.ablation else ""
+    baseline = table.find_baseline(cell_name)
+    return f"{baseline}{TIME_MATCHED_SUFFIX}{rule_suffix}{ablation_suffix}"
 
 
 def strip_table_name(name: str) -> str:
-    """A cell's name without its table's."""
+    """Return a cell's name without its table's."""
     return name.partition("/")[2] or name
 
 
-TIME_MATCHED_SUFFIX = "-longer"  # what the name of a baseline that is trained for longer goes on with
-
-
 def find_differing_fields(ours: FlatSettings, theirs: FlatSettings) -> list[str]:
-    """Fields that both have and that are not the same, in order; one of them may be older than a field."""
+    """List the fields with different values; fields that only one of them has do not count."""
     return sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
 
 
-def check_same_settings(result: Result, run: Run, path: Path) -> None:
-    """That a kept result is of the settings that are asked for; one that does not tell its own is taken as it is."""
-    stored, requested = result.settings or {}, flat_settings(run)
-    for name in find_differing_fields(stored, requested):
-        value = json.dumps(stored[name])
-        raise InputError(
-            f"{path} is of a run with {name}={value}, and {json.dumps(requested[name])} is asked for; "
-            f"give --set {name}={value}, or another --save-results"
-        )
-
-
 def format_setting_overrides(result: Result) -> str:
-    """What of a kept result is not as its recipe has it now; nothing where all is, or where it does not say."""
+    """Format the settings of a stored result that differ from its recipe's, if it has settings."""
     table = recipes.get_table(result.name.partition("/")[0])
-    name = result.name if result.name in table.cells else result.name.partition(TIME_MATCHED_SUFFIX)[0]
+    baseline_name = result.name.partition(TIME_MATCHED_SUFFIX)[0]
+    name = result.name if result.name in table.cells else baseline_name
     stored = result.settings or {}
-    return ", ".join(f"{field}={json.dumps(stored[field])}" for field in find_differing_fields(stored, flat_settings(table.get_run(name))))
-
-
-RESULT_FILE_PATTERN = re.compile(r"(.+)-seed(0|[1-9][0-9]*)\.json")
-OPTIONS_FOR_LOADING = ("load_results", "cells", "markdown", "plot", "analyze_updates", "data")  # options that matter where nothing is trained
-FLAG_NAMES = {"changes": "set"}  # options whose flag is not named after the field
-CORRUPT_FILE_ERRORS = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
+    return ", ".join(
+        f"{field}={json.dumps(stored[field])}"
+        for field in find_differing_fields(stored, flat_settings(table.get_run(name)))
+    )
 
 
 @dataclass(frozen=True)
 class ResultStore:
-    """The results of a table that a folder holds."""
+    """The results of a table in a folder."""
 
     table: Table
     folder: Path
     results: dict[str, dict[int, Result]]
-    """By name, then by seed; cells in the table's order, a longer baseline before the cell that it is for."""
+    """By name, then by seed; in the table's order, each time-matched baseline before its cell."""
 
     def result_path(self, name: str, seed: int) -> Path:
         return self.folder / f"{strip_table_name(name)}-seed{seed}.json"
 
     def lookup(self, runs: Iterable[Run]) -> dict[int, Result]:
-        """The results of a cell's runs, by seed, of those that are kept."""
-        stored_runs = {run.seed: run for run in runs if run.seed in self.results.get(run.name, {})}
-        for seed, run in stored_runs.items():
-            steps = self.results[run.name][seed].steps
-            if steps != run.steps:
-                fix_hint = f"give --steps {steps}" if run.name in self.table.cells else "remove it to train it again"
-                raise InputError(
-                    f"{self.result_path(run.name, seed)} is of {steps:,} steps, and {run.steps:,} are asked for; "
-                    f"{fix_hint}, or give another --save-results"
-                )
-            check_same_settings(self.results[run.name][seed], run, self.result_path(run.name, seed))
-        return {seed: self.results[run.name][seed] for seed, run in stored_runs.items()}
+        """Return the stored results of a cell's runs by seed, or raise if their settings differ."""
+        matches = {}
+        for run in runs:
+            result = self.results.get(run.name, {}).get(run.seed)
+            if result is not None:
+                self._check_same_settings(result, run)
+                matches[run.seed] = result
+        return matches
+
+    def _check_same_settings(self, result: Result, run: Run) -> None:
+        path = self.result_path(run.name, run.seed)
+        if result.steps != run.steps:
+            is_cell = run.name in self.table.cells
+            hint = f"give --steps {result.steps}" if is_cell else "remove it to train it again"
+            raise InputError(
+                f"{path} is of {result.steps:,} steps, and {run.steps:,} are asked for; "
+                f"{hint}, or give another --save-results"
+            )
+        stored, requested = result.settings or {}, flat_settings(run)
+        for name in find_differing_fields(stored, requested):
+            value = json.dumps(stored[name])
+            raise InputError(
+                f"{path} is of a run with {name}={value}, and {json.dumps(requested[name])} is "
+                f"asked for; give --set {name}={value}, or another --save-results"
+            )
 
     def save_run(self, run: Run) -> None:
-        """Keep a run that is done."""
+        """Copy the result and metrics of a finished run."""
         folder, path = resolve_run_dir(run), self.result_path(run.name, run.seed)
         with translate_disk_full(folder):
             write_atomic(path.with_suffix(".jsonl"), (folder / "metrics.jsonl").read_bytes())
-            write_atomic(path, (folder / "result.json").read_bytes())  # last: with it the run counts as kept
+            # last, since it marks the run as saved
+            write_atomic(path, (folder / "result.json").read_bytes())
 
     def check_equal_steps(self, rows: Sequence[ComparisonRow]) -> None:
-        """That the runs of a line, of its baseline and of its control are of as many steps."""
+        """Check that the runs of a row, its baseline and its control have equally many steps."""
         for row in rows:
-            comparable_rows = [candidate for candidate in (row, row.baseline, row.control) if candidate and candidate.name in self.table.cells]
-            step_counts = [(self.result_path(candidate.name, result.seed), result.steps) for candidate in comparable_rows for result in candidate.results]
+            step_counts = [
+                (self.result_path(side.name, result.seed), result.steps)
+                for side in (row, row.baseline, row.control)
+                if side and side.name in self.table.cells
+                for result in side.results
+            ]
             for path, steps in step_counts:
-                if steps != step_counts[0][1]:
+                first_path, first_steps = step_counts[0]
+                if steps != first_steps:
                     raise InputError(
-                        f"{step_counts[0][0]} is of {step_counts[0][1]:,} steps and {path} of {steps:,}; "
+                        f"{first_path} is of {first_steps:,} steps and {path} of {steps:,}; "
                         "put runs of different lengths in different folders"
                     )
 
 
 def read_store(folder: str, table: Table) -> ResultStore:
-    """What a folder holds of a table; nothing, where it is not there."""
+    """Read the results of a table; a folder that does not exist has none."""
     results_dir = table_dir(Path(folder), table.name)
     names = {strip_table_name(name): name for name in valid_names(table)}
     results_by_name: dict[str, dict[int, Result]] = {name: {} for name in names.values()}
@@ -220,108 +224,133 @@ def read_store(folder: str, table: Table) -> ResultStore:
         if match is None:
             continue
         if match[1] not in names:
-            raise InputError(f"{path} is of no cell of {table.name} ('l2i list {table.name}/' shows them); take it out")
+            raise InputError(
+                f"{path} is of no cell of {table.name} ('l2i list {table.name}/' shows them); "
+                "take it out"
+            )
         name, seed = names[match[1]], int(match[2])
         results_by_name[name][seed] = read_stored_result(path, name, seed)
-    return ResultStore(table, results_dir, {name: dict(sorted(results.items())) for name, results in results_by_name.items() if results})
+    results = {name: dict(sorted(runs.items())) for name, runs in results_by_name.items() if runs}
+    return ResultStore(table, results_dir, results)
 
 
 def table_dir(folder: Path, table_name: str) -> Path:
-    """The table's own folder: one within `folder`, or `folder` itself."""
+    """Return the table's own folder: one within `folder`, or `folder` itself."""
     table_subdir = folder / table_name
     is_table_dir = folder.resolve().name == table_name or any(folder.glob("*-seed*.json"))
     return folder if is_table_dir and not table_subdir.is_dir() else table_subdir
 
 
 def valid_names(table: Table) -> dict[str, None]:
-    """Names that results can have, in order."""
+    """Return the names that results can have, in order."""
     names: dict[str, None] = {}
     for cell in table.cells:
         if table.find_baseline(cell) is not None:
             time_matched = get_time_matched_name(cell, table)
-            names.pop(time_matched, None)  # of two names for one cell, it stands before the second
+            names.pop(time_matched, None)  # if two cells share it, it precedes the second
             names[time_matched] = None
         names[cell] = None
     return names
 
 
 def read_stored_result(path: Path, name: str, seed: int) -> Result:
-    """The result that a file holds."""
+    """Read the result of a run from an untrusted file."""
     try:
-        result = Result(**json.loads(check_regular_file(path).read_text(encoding="utf-8")))
-        is_valid = is_valid_result(result)
+        data = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
+        result: Result = from_dict(Result, data)
+        counts = (result.seed + 1, result.steps, result.concurrent_runs)
+        is_valid = (
+            all(0 < count < 2**53 for count in counts)
+            and math.isfinite(result.metric)
+            and 0 < result.seconds < math.inf
+            and {"torch", "l2i"} <= result.versions.keys()
+        )
     except CORRUPT_FILE_ERRORS:
         is_valid = False
     if not is_valid:
         raise InputError(f"{path} is damaged, or no result of a run; restore it, or remove it")
     if (result.name, result.seed) != (name, seed):
-        raise InputError(f"{path} holds the result of {result.name}, seed {result.seed}; name it so, or remove it")
+        raise InputError(
+            f"{path} holds the result of {result.name}, seed {result.seed}; "
+            "name it so, or remove it"
+        )
     return result
 
 
-def is_valid_result(result: Result) -> bool:
-    """Whether the fields are of the kinds that a run writes."""
-    texts = [result.name, result.metric_name, result.metric_definition, result.hardware, result.precision]
-    texts += [result.versions["torch"], result.versions["l2i"], *result.warnings]
-    counts, numbers = (result.seed + 1, result.steps, result.concurrent_runs), (result.metric, result.seconds)
-    return (
-        all(type(text) is str for text in texts)
-        and all(type(count) is int and 0 < count < 2**53 for count in counts)
-        and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
-        and result.seconds > 0
-        and (result.settings is None or type(result.settings) is dict)
-    )
-
-
 def load_saved_results(table: Table, options: CompareOptions) -> ResultStore:
-    """What the folder of --load-results holds; options that are for training are refused."""
+    """Read the folder of --load-results; raise if options for training are given."""
     assert options.load_results is not None
     for field in fields(options):
         value = getattr(options, field.name)
         if field.name not in OPTIONS_FOR_LOADING and value != field.default:
-            flag = f"--{'no-' * (value is False)}{FLAG_NAMES.get(field.name, field.name).replace('_', '-')}"
-            raise InputError(f"{flag} does not go with --load-results, which trains nothing; leave one of them out")
-    if not Path(options.load_results).is_dir():
-        raise InputError(f"{options.load_results} is not a folder; give the one that holds {table.name}/CELL-seedN.json")
-    store = read_store(options.load_results, table)
+            flag = f"--{'no-' * (value is False)}{field.name.replace('_', '-')}"
+            raise InputError(
+                f"{flag} does not go with --load-results, which trains nothing; "
+                "leave one of them out"
+            )
+    folder, file_pattern = options.load_results, f"{table.name}/CELL-seedN.json"
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder} is not a folder; give the one that holds {file_pattern}")
+    store = read_store(folder, table)
     if not store.results:
         raise InputError(
-            f"{options.load_results} holds no results of {table.name} ({table.name}/CELL-seedN.json); "
-            f"'l2i compare {table.name} --save-results {options.load_results}' trains its cells and keeps them there"
+            f"{folder} holds no results of {table.name} ({file_pattern}); 'l2i compare "
+            f"{table.name} --save-results {folder}' trains its cells and keeps them there"
         )
     return store
 
 
+@dataclass(frozen=True)
+class ReferenceMetric:
+    """A metric that needs no training, as a file holds it."""
+
+    name: str
+    metric: float
+
+
 def load_references(table: Table, options: CompareOptions) -> dict[str, float]:
-    """Figures that need no training: as they are kept, or else from the data, which --load-results can do without."""
-    folder = options.save_results if options.load_results is None else options.load_results
+    """Return metrics that need no training: stored ones, or else computed from the data.
+
+    With --load-results they are left out if the data cannot be found.
+    """
+    is_loading, root = options.load_results is not None, options.data.root
+    folder = options.load_results if is_loading else options.save_results
     results_dir = None if folder is None else table_dir(Path(folder), table.name)
-    stored_references = {} if results_dir is None or table.compute_references is None else read_references(results_dir, table)
-    if stored_references or table.compute_references is None:
-        if options.load_results is not None and options.data.root is not None:
-            raise InputError("--data.root does not matter here, since no row needs the data; leave it out")
-        return stored_references
-    if options.load_results is not None and options.data.root is None:
-        with suppress(InputError):  # another data set's folder, perhaps
+    stored_metrics = {}
+    if results_dir is not None and table.compute_references is not None:
+        stored_metrics = _read_references(results_dir, table)
+    if stored_metrics or table.compute_references is None:
+        if is_loading and root is not None:
+            raise InputError(
+                "--data.root does not matter here, since no row needs the data; leave it out"
+            )
+        return stored_metrics
+    if is_loading and root is None:
+        with suppress(InputError):  # the folder may be another data set's
             return table.compute_references(None) if os.environ.get(DATA_ROOT_ENV) else {}
         return {}
-    computed = table.compute_references(options.data.root)
+    computed = table.compute_references(root)
     if results_dir is not None and options.save_results is not None:
         for name, metric in computed.items():
-            write_atomic(results_dir / f"{strip_table_name(name)}.json", (json.dumps({"name": name, "metric": metric}) + "\n").encode())
+            text = json.dumps({"name": name, "metric": metric}) + "\n"
+            write_atomic(results_dir / f"{strip_table_name(name)}.json", text.encode())
     return computed
 
 
-def read_references(results_dir: Path, table: Table) -> dict[str, float]:
-    """Those that a table's folder holds: its JSON files that are of no seed."""
+def _read_references(results_dir: Path, table: Table) -> dict[str, float]:
     metrics = {}
-    for path in sorted(path for path in results_dir.glob("*.json") if not RESULT_FILE_PATTERN.fullmatch(path.name)):
+    for path in sorted(results_dir.glob("*.json")):
+        if RESULT_FILE_PATTERN.fullmatch(path.name):
+            continue
         try:
-            record: dict[str, Any] = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
-            is_valid = record["name"] == f"{table.name}/{path.stem}" and math.isfinite(record["metric"])
+            data = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
+            reference: ReferenceMetric = from_dict(ReferenceMetric, data)
+            is_valid = math.isfinite(reference.metric)
         except CORRUPT_FILE_ERRORS:
             is_valid = False
-        if not is_valid:
-            raise InputError(f"{path} is damaged, or no figure of {table.name}; restore it, or remove it")
-        metrics[record["name"]] = float(record["metric"])
+        if not is_valid or reference.name != f"{table.name}/{path.stem}":
+            raise InputError(
+                f"{path} is damaged, or no figure of {table.name}; restore it, or remove it"
+            )
+        metrics[reference.name] = reference.metric
     return metrics

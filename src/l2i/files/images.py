@@ -1,28 +1,33 @@
-"""Images in class folders, as ImageNet comes; decoded only when asked for.
-
-MERGED:
-Image sets, ready to be split: MNIST and Fashion-MNIST, CIFAR, ImageNet at 72 pixels, and faces with landmarks.
-"""
+"""Decode untrusted image files, at once or when they are read."""
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from l2i.errors import InputError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")  # by content, since names may lie; others may run programs
+# by content, since names may lie; decoders of other formats may run programs
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 50_000_000  # a small file may claim to be an image that fills the memory
-LARGE_IMAGE_PIXELS = 16_000_000  # pixels, above which threads take turns
+LARGE_IMAGE_PIXELS = 16_000_000  # above which threads take turns
 LARGE_IMAGE_LOCK = Lock()
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class ImageTooLargeError(Exception):
@@ -31,7 +36,7 @@ class ImageTooLargeError(Exception):
 
 @contextmanager
 def open_image(path: str | Path, formats: Sequence[str] = IMAGE_FORMATS) -> Iterator[Image.Image]:
-    """An image of a regular file, with no more pixels than memory allows; nothing is decoded yet."""
+    """Open a regular file as an image of bounded size, without decoding it yet."""
     if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe would block, a device never end
         raise ValueError("not a regular file")
     try:
@@ -39,42 +44,129 @@ def open_image(path: str | Path, formats: Sequence[str] = IMAGE_FORMATS) -> Iter
     except Image.DecompressionBombError:
         raise ImageTooLargeError(f"far more pixels than {MAX_PIXELS:,}") from None
     with image:
+        size = f"{image.width} × {image.height}"
         if image.width * image.height > MAX_PIXELS:
-            raise ImageTooLargeError(f"{image.width} × {image.height} pixels, more than {MAX_PIXELS:,}")
+            raise ImageTooLargeError(f"{size} pixels, more than {MAX_PIXELS:,}")
         yield image
 
 
 @contextmanager
 def lock_large_image(image: Image.Image) -> Iterator[None]:
-    """Large images are decoded one after the other, whatever threads there are, so that they do not fill the memory."""
+    """Decode large images one at a time, however many threads there are, to bound memory."""
     with LARGE_IMAGE_LOCK if image.width * image.height > LARGE_IMAGE_PIXELS else nullcontext():
         yield
 
 
+def decode_image(
+    path: str | Path,
+    convert: Callable[[Image.Image], Image.Image],
+    *,
+    side: int | None = None,
+    formats: Sequence[str] = IMAGE_FORMATS,
+) -> Image.Image:
+    """Return `convert(image)`; one to be shrunk to `side` is decoded at a lower resolution.
+
+    Decoders fail in a dozen ways: a caller translates every exception, and says what to do.
+    """
+    with open_image(path, formats) as image:
+        if side is not None:  # JPEG only: decodes at a half, quarter or eighth
+            image.draft(None, (2 * side, 2 * side))
+        with lock_large_image(image):
+            return convert(image)
+
+
 def decode_square_image(path: str, size: int) -> NDArray[np.uint8]:
-    """The image as [3, S, S], or what is wrong with the file."""
+    """Decode the centre square of an image as [3, S, S]."""
     try:
-        with open_image(path) as image:
-            image.draft(None, (2 * size, 2 * size))  # a JPEG far too large is decoded at a half, quarter or eighth
-            return np.asarray(crop_center_square(to_rgb(image), size)).transpose(2, 0, 1)
+        image = decode_image(path, lambda i: crop_center_square(to_rgb(i), size), side=size)
+        return np.asarray(image).transpose(2, 0, 1)
     except ImageTooLargeError as error:
         raise InputError(f"the image {path} has {error}; shrink it") from None
-    except Exception as error:  # decoders fail in a dozen ways, and each is the file's
-        raise InputError(f"cannot read the image {path} ({error}); replace it, or take it out of the folder") from error
+    except Exception as error:
+        fix = "replace it, or take it out of the folder"
+        raise InputError(f"cannot read the image {path} ({error}); {fix}") from error
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Three colours of 8 bits; transparency is dropped."""
-    if image.mode.startswith("I;16"):  # Pillow cuts 16-bit grey off at 255
+    """Convert to three colours of 8 bits, dropping transparency."""
+    if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image.convert("RGB")
 
 
 def crop_center_square(image: Image.Image, size: int) -> Image.Image:
-    """The centre square of the image resized such that its shorter side is `size`."""
+    """Return the centre square of the image, resized so that its shorter side is `size`."""
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     box = (left, top, left + side, top + side)
     if side == size:
         return image.crop(box)
     return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+
+
+def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield `function(item)` in order, from threads: decoding releases Python's lock."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        yield from pool.map(function, items)
+
+
+@contextmanager
+def ignore_image_warnings() -> Iterator[None]:
+    """Silence warnings: odd headers are common, and what cannot be decoded is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class PackedPaths:
+    """Many paths in one string: a list of 1.3 million would be copied into every worker process."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        encoded = [os.fsencode(path) for path in paths]
+        self.buffer = b"".join(encoded)
+        self.offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> str:
+        return os.fsdecode(self.buffer[self.offsets[row] : self.offsets[row + 1]])
+
+
+class ImageFiles:
+    """Image files that look like a uint8 tensor [N, 3, S, S]; indexing reads nothing."""
+
+    dtype = torch.uint8
+    ndim = 4
+
+    def __init__(
+        self, paths: Iterable[str] | PackedPaths, size: int, rows: NDArray[np.int64] | None = None
+    ) -> None:
+        self.paths = paths if isinstance(paths, PackedPaths) else PackedPaths(paths)
+        self.size = size
+        self.rows = np.arange(len(self.paths)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Tensor | slice) -> ImageFiles:
+        selected = index if isinstance(index, slice) else index.cpu().numpy()
+        return ImageFiles(self.paths, self.size, self.rows[selected])
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self), 3, self.size, self.size))
+
+    def encode_names(self) -> bytes:
+        """Encode the last two parts of all paths, class and file, in order."""
+        paths = (os.fsencode(self.paths[row]) for row in self.rows.tolist())
+        return b"\n".join(b"/".join(path.split(b"/")[-2:]) for path in paths)
+
+    def read(self, index: Tensor | slice | None = None) -> Tensor:
+        """Decode the chosen images, or all, as uint8 [B, 3, S, S]."""
+        rows = self.rows if index is None else self[index].rows
+        images = np.empty((len(rows), 3, self.size, self.size), dtype=np.uint8)
+        with ignore_image_warnings():
+            for image, row in zip(images, rows, strict=True):
+                image[:] = decode_square_image(self.paths[row], self.size)
+        return torch.from_numpy(images)

@@ -1,4 +1,4 @@
-"""Arrays out of .npz and .npy files: what they claim to hold is checked before room is made for it."""
+"""Read arrays from .npz and .npy files, checking the size they claim before allocating it."""
 
 from __future__ import annotations
 
@@ -16,76 +16,65 @@ from numpy.typing import NDArray
 
 from l2i.files.safety import check_memory, check_regular_file
 
-MAX_HEADER_CHARS = 10_000  # characters, which numpy parses as Python literals
-ALLOWED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # all that numpy writes; others cannot be unpacked bit by bit
+MAX_HEADER_CHARS = 10_000  # numpy parses headers as Python literals
+# all that numpy writes; zipfile cannot unpack the others piece by piece
+ALLOWED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 SAVEZ_HINT = "write it with numpy.savez, which does not compress"
 
 
-class NpyHeader(NamedTuple):
-    """What the start of an .npy says is in it."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    data_start: int  # of the values, in bytes
-
-    @property
-    def data_end(self) -> int:
-        """Where the values end."""
-        return self.data_start + math.prod(self.shape) * self.dtype.itemsize
-
-
 class NpzContents(NamedTuple):
-    """Arrays by name, and the names of all there are."""
+    """The arrays that were asked for, and the names of all arrays in the file."""
 
     arrays: dict[str, NDArray[Any]]
     names: list[str]
 
 
 def read_npz_arrays(path: Path, wanted: Sequence[str]) -> NpzContents:
-    """Those of the wanted arrays that an .npz holds; a ValueError or one of zipfile's where it is damaged."""
+    """Read the wanted arrays that an .npz holds; raise a ValueError or zipfile error if damaged."""
     check_regular_file(path)
     with warnings.catch_warnings(), zipfile.ZipFile(path) as archive:
-        warnings.simplefilter("ignore")  # numpy's, of headers that Python 2 wrote
+        warnings.simplefilter("ignore")  # numpy warns of headers written by Python 2
         names = [name.removesuffix(".npy") for name in archive.namelist()]
-        members = {name: archive.getinfo(f"{name}.npy") for name in wanted if f"{name}.npy" in archive.NameToInfo}
+        files = {name: f"{name}.npy" for name in wanted if f"{name}.npy" in archive.NameToInfo}
+        members = {name: archive.getinfo(file) for name, file in files.items()}
         check_memory(path, sum(member.file_size for member in members.values()), SAVEZ_HINT)
-        return NpzContents({name: _read_member(archive, member) for name, member in members.items()}, names)
+        arrays = {name: _read_member(archive, member) for name, member in members.items()}
+        return NpzContents(arrays, names)
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """An array; zipfile gives no more bytes than the directory says, and no more than these are made room for."""
+    """Read one array; zipfile yields no more bytes than the directory states."""
     if member.compress_type not in ALLOWED_COMPRESSION:
         raise ValueError("packed in a way that numpy does not write")
     with archive.open(member) as file:
-        check_npy_size(read_npy_header(file), member.file_size)
+        _check_header(file, member.file_size)
     with archive.open(member) as file:
-        return np.asarray(npy.read_array(file, allow_pickle=False, max_header_size=MAX_HEADER_CHARS))
+        return _read_array(file)
 
 
 def read_npy_array(path: Path) -> NDArray[Any]:
-    """The array of an .npy file; a ValueError where it is damaged."""
+    """Read the array of an .npy file; a damaged file is a ValueError."""
     check_regular_file(path)
     with warnings.catch_warnings(), path.open("rb") as file:
         warnings.simplefilter("ignore")
-        check_npy_size(read_npy_header(file), os.fstat(file.fileno()).st_size)
+        _check_header(file, os.fstat(file.fileno()).st_size)
         file.seek(0)
-        return np.asarray(npy.read_array(file, allow_pickle=False, max_header_size=MAX_HEADER_CHARS))
+        return _read_array(file)
 
 
-def read_npy_header(file: IO[bytes]) -> NpyHeader:
-    """What the header says; a ValueError where it is none of plain values."""
+def _read_array(file: IO[bytes]) -> NDArray[Any]:
+    return np.asarray(npy.read_array(file, allow_pickle=False, max_header_size=MAX_HEADER_CHARS))
+
+
+def _check_header(file: IO[bytes], file_size: int) -> None:
+    """Check that the header describes plain values that fill the rest of the file exactly."""
     version = npy.read_magic(file)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    if version not in readers:  # the third is for names of fields
+    if version not in readers:  # version 3 is for structured arrays
         raise ValueError("not plain values")
     shape, _, dtype = readers[version](file, max_header_size=MAX_HEADER_CHARS)
     is_plain = not dtype.hasobject and dtype.fields is None and dtype.itemsize
     if not is_plain or any(size < 0 for size in shape):
         raise ValueError("not plain values")
-    return NpyHeader(dtype, shape, file.tell())
-
-
-def check_npy_size(header: NpyHeader, file_size: int) -> None:
-    """That a file of so many bytes holds the values it says."""
-    if header.data_end != file_size:
+    if file.tell() + math.prod(shape) * dtype.itemsize != file_size:
         raise ValueError("shorter or longer than it says")

@@ -1,20 +1,38 @@
-"""Places to write to: those that no file or fit can have are refused, before anything is worked out for them.
-
-MERGED:
-Labels of new rows, by the model that a fit chose.
-"""
+"""Write files atomically, and check output paths before any work is done for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from l2i.errors import InputError
 
 
+def write_atomic(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
+    """Write `content` so that a reader sees all of it or nothing, even after a crash."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:  # a new file: an existing one may be a link
+            file.writelines([content] if isinstance(content, bytes) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    if os.name == "posix":  # the rename, too, must survive a power cut
+        directory_fd = os.open(path.parent, os.O_RDONLY)
+        os.fsync(directory_fd)
+        os.close(directory_fd)
+
+
 def check_output_file(out: str | Path, suffixes: tuple[str, ...]) -> Path:
-    """A file that can be written, of a kind that its name says."""
+    """Return `out` as a path, after checking that it can be written and has a known suffix."""
     path = Path(out)
     with translate_write_errors(out):
         if path.is_dir():
@@ -28,7 +46,7 @@ def check_output_file(out: str | Path, suffixes: tuple[str, ...]) -> Path:
 
 @contextmanager
 def translate_write_errors(out: str | Path) -> Iterator[None]:
-    """Where a file cannot be written after all, an InputError says so."""
+    """Turn an OSError while writing `out` into an InputError."""
     try:
         yield
     except OSError as error:
@@ -36,12 +54,24 @@ def translate_write_errors(out: str | Path) -> Iterator[None]:
 
 
 def check_outside_data(folder: Path, data: Path) -> None:
-    """That the folder of a fit is not in a folder of data, whose folders are read as classes."""
+    """Check that a fit is not written into a data folder, whose subfolders are read as classes."""
     try:
-        is_within = data.is_dir() and folder.resolve().is_relative_to(data.resolve())
-    except OSError:  # a name that nothing can have, which is said where it is read or written
+        is_inside = data.is_dir() and folder.resolve().is_relative_to(data.resolve())
+    except OSError:  # an impossible name, which is reported when it is read or written
         return
-    if is_within:
+    if is_inside:
         raise InputError(
-            f"the fit would be written to {folder}, within the data in {data.resolve()}; give an --out elsewhere"
+            f"the fit would be written to {folder}, within the data in {data.resolve()}; "
+            "give an --out elsewhere"
         )
+
+
+def print_utf8(text: str) -> None:
+    """Write text to stdout in UTF-8, whatever the locale, as it would be in a file."""
+    buffer = getattr(sys.stdout, "buffer", None)  # a notebook's stream has none
+    if buffer is None:
+        sys.stdout.write(text)
+    else:
+        sys.stdout.flush()
+        buffer.write(text.encode())
+        buffer.flush()

@@ -1,12 +1,4 @@
-"""What files of a stranger may do to the machine: be plain files within their folder, and unpack to a bounded size.
-
-MERGED:
-Images in class folders, as ImageNet comes; decoded only when asked for.
-
-MERGED:
-Image sets, ready to be split: MNIST and Fashion-MNIST, CIFAR, ImageNet at 72 pixels, and faces with landmarks.
-
-"""
+"""Guards against untrusted files: regular, inside their folder, of bounded size in memory."""
 
 from __future__ import annotations
 
@@ -18,17 +10,22 @@ from pathlib import Path
 from l2i.errors import InputError
 
 GIB = 2**30
-ALWAYS_ALLOWED_BYTES = GIB  # bytes in memory that any file may come to, however small it is on disk
-MAX_EXPANSION = 20  # or so many times its size on disk, where that is more
+ALWAYS_ALLOWED_BYTES = GIB  # in memory, for any file, however small it is on disk
+MAX_EXPANSION = 20  # times the size on disk, if that is more
 MAX_COLUMNS = 100_000
 
 
 def check_regular_file(path: Path, root: Path | None = None) -> Path:
-    """The path, where it is a regular file that no link leads out of `root`; pipes block, and devices have no end."""
+    """Return `path`, after checking that it is a regular file that no link leads out of `root`.
+
+    Pipes block, and devices never end.
+    """
     try:
         file_stat = path.stat()
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); see that it is there and readable") from None
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}); see that it is there and readable"
+        ) from None
     if root is not None and not is_within(path, root):
         raise InputError(f"{path} is a link that leads out of {root}; put a copy in its place")
     if not stat.S_ISREG(file_stat.st_mode):
@@ -38,48 +35,56 @@ def check_regular_file(path: Path, root: Path | None = None) -> Path:
 
 
 def check_tree(folder: Path) -> None:
-    """That a folder which is written to as well has no link that leads out of it, and nothing but files and folders."""
-    for inner, folders, names in os.walk(folder):
-        for path in (Path(inner, name) for name in (*folders, *names)):
+    """Check that a folder holds files and folders only, and no link that leads out of it."""
+    for parent, folders, names in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *names)):
             if path.is_symlink() and not is_within(path, folder):
-                raise InputError(f"{path} is a link that leads out of {folder}; put a copy in its place")
+                raise InputError(
+                    f"{path} is a link that leads out of {folder}; put a copy in its place"
+                )
             if path.exists() and not (path.is_file() or path.is_dir()):
                 raise InputError(f"{path} is neither a file nor a folder; remove it")
 
 
+def scan_folder(folder: str, root: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder except hidden ones; no link may lead out of `root`."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = Path(entry.path)
+            if entry.is_symlink() and not (path.exists() and is_within(path, root)):
+                raise InputError(
+                    f"{entry.path} is a link that leads nowhere or out of {root}; "
+                    "put a copy in its place"
+                )
+            yield entry
+
+
 def is_within(path: str | Path, root: str | Path) -> bool:
-    """Whether a path ends within a folder, through whatever links."""
+    """Return whether a path lies inside a folder once all links are resolved."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
 def get_disk_usage(path: Path) -> int:
-    """Bytes that a file takes there: of one with holes, not the holes."""
+    """Return the bytes a file takes on disk, not counting holes."""
     file_stat = path.stat()
-    blocks: int | None = getattr(file_stat, "st_blocks", None)  # which Windows does not tell
+    blocks: int | None = getattr(file_stat, "st_blocks", None)  # absent on Windows
     return file_stat.st_size if blocks is None else min(file_stat.st_size, 512 * blocks)
 
 
 def check_memory(path: Path, needed: int, fix: str) -> None:
-    """That what a file unpacks to is no more than its size on disk accounts for; `fix` says what to do otherwise."""
+    """Check that a file does not unpack to far more than its size on disk."""
     if needed > ALWAYS_ALLOWED_BYTES and needed > MAX_EXPANSION * get_disk_usage(path):
         raise InputError(
-            f"{path} would take {needed / GIB:,.1f} GiB of memory, more than 1 GiB and {MAX_EXPANSION} times its size on disk; "
-            f"{fix}"
+            f"{path} would take {needed / GIB:,.1f} GiB of memory, "
+            f"more than 1 GiB and {MAX_EXPANSION} times its size on disk; {fix}"
         )
 
 
 def check_columns(path: Path, count: int) -> None:
-    """That a table is no wider than tables are."""
+    """Check that a table is not absurdly wide."""
     if count > MAX_COLUMNS:
-        raise InputError(f"{path} has {count:,} columns, more than {MAX_COLUMNS:,}; leave out what is not needed")
-
-
-def scan_folder(folder: str, root: str) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder but hidden files; no link may lead out of the root."""
-    with os.scandir(folder) as scan:
-        for entry in scan:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_symlink() and not (Path(entry.path).exists() and is_within(entry.path, root)):
-                raise InputError(f"{entry.path} is a link that leads nowhere or out of {root}; put a copy in its place")
-            yield entry
+        raise InputError(
+            f"{path} has {count:,} columns, more than {MAX_COLUMNS:,}; leave out what is not needed"
+        )

@@ -1,4 +1,1 @@
-"""Your own data: a table, images or arrays in; imputed labels, predictions, a model file and a report out."""
-
-
-
+"""Your own data in; imputed labels, predictions, a model file and a report out."""

@@ -1,4 +1,4 @@
-"""A fitted model as one file that runs without l2i: ONNX or a torch.export program, preprocessing included."""
+"""Export a fitted model, preprocessing included, as an ONNX or torch.export file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from l2i import __version__
 from l2i.errors import InputError
-from l2i.files.atomic import write_atomic
-from l2i.files.output import check_output_file, translate_write_errors
+from l2i.files.output import check_output_file, translate_write_errors, write_atomic
 from l2i.fit.artifact import FitArtifact, read_fit
 from l2i.fit.modules import (
     EndToEndModel,
@@ -30,29 +29,40 @@ from l2i.fit.modules import (
     load_network,
     select_columns,
 )
-from l2i.fit.preprocess import BLANK, Column, ImagePreprocessor, TablePreprocessor, TextPreprocessor, load_preprocessor
+from l2i.fit.preprocess import (
+    Column,
+    ImagePreprocessor,
+    TablePreprocessor,
+    TextPreprocessor,
+    load_preprocessor,
+)
+from l2i.fit.readers.columns import BLANK
 
 METADATA_FILE = "l2i.json"  # the extra file of a torch.export program
 MODEL_SUFFIXES = (".onnx", ".pt2")
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-TOLERANCE = 1e-4  # of probabilities, or of targets in their spreads, between the file and the model
-RELATIVE_TOLERANCE = 1e-6  # of float32, as a share of a target that is far from zero
+EXPORT_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+TOLERANCE = 1e-4  # between file and model, of probabilities or of targets in their spreads
+RELATIVE_TOLERANCE = 1e-6  # of float32, for targets that are far from zero
 NUM_EXAMPLE_ROWS = 8  # made up, to check the file with
-ONNX_ML_DOMAIN = "ai.onnx.ml"  # the operators of ONNX that read strings
+ONNX_ML_DOMAIN = "ai.onnx.ml"  # the ONNX operators that read strings
 
 NamedArrays = dict[str, NDArray[Any]]
 
 
 def export(folder: str | Path, out: str | Path) -> Path:
-    """Write the chosen model of a fit as `out`, .onnx or .pt2, once it answers as the model itself does."""
+    """Write the selected model of a fit as .onnx or .pt2, if the file's outputs are the model's."""
     path, fit_dir = check_output_file(out, MODEL_SUFFIXES), Path(folder)
     is_onnx = path.suffix.lower() == ".onnx"
     if is_onnx and not all(find_spec(name) for name in ONNX_PACKAGES):
-        raise InputError("a file for ONNX needs pip install 'l2i[export]'; one that ends in .pt2 does not")
+        raise InputError(
+            "a file for ONNX needs pip install 'l2i[export]'; one that ends in .pt2 does not"
+        )
     fitted, _ = read_fit(fit_dir)
     inputs = _load_exportable_inputs(fitted, fit_dir)
     model = EndToEndModel(Predictor(load_network(fit_dir, fitted), fitted), inputs).eval()
-    examples, metadata = make_examples(fitted, inputs, model.dtype), build_metadata(fitted, inputs, model.dtype)
+    examples = _make_examples(fitted, inputs, model.dtype)
+    metadata = _build_metadata(fitted, inputs, model.dtype)
     with _silence_exporters(), torch.no_grad():
         program = _trace_model(model, examples.code_feeds)
         if is_onnx:
@@ -61,83 +71,116 @@ def export(folder: str | Path, out: str | Path) -> Path:
         else:
             content = _serialize_program(program, metadata)
             outputs = _run_program(content, examples.code_feeds)
-        check_outputs_match(outputs, model.predictor(encode_inputs(fitted, examples.raw_inputs)).numpy(), fitted)
+        expected = model.predictor(encode_inputs(fitted, examples.raw_inputs)).numpy()
+        check_outputs_match(outputs, expected, fitted)
     with translate_write_errors(out):
         write_atomic(path, content)
     return path
 
 
-class ExampleBatch(NamedTuple):
-    """Made-up rows, as `own.prepare` takes them and as the files do."""
+def _load_exportable_inputs(fitted: FitArtifact, folder: Path) -> ExportableInputs:
+    """Load the preprocessor; raise an InputError if a file cannot hold it."""
+    inputs = load_preprocessor(fitted.inputs)
+    columns = () if isinstance(inputs, ImagePreprocessor) else inputs.columns
+    text_columns = [column.name for column in columns if column.kind == "text"]
+    if text_columns or isinstance(inputs, TextPreprocessor):
+        raise InputError(
+            f"column '{text_columns[0]}' is text, which a model file cannot read; use "
+            f"'l2i predict {folder}'"
+        )
+    return inputs
+
+
+class _ExampleBatch(NamedTuple):
+    """Made-up rows, as the preprocessor takes them and as the files do."""
 
     raw_inputs: Any  # a table, or images
     string_feeds: NamedArrays  # with categories as they are
-    code_feeds: NamedArrays  # with each category as its place among its column's, −1 for one that is not there
+    code_feeds: NamedArrays  # with each category as its index in its column, −1 if unknown
 
 
-def make_examples(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) -> ExampleBatch:
-    """Rows like those of the data; of a table, the first is blank and the second has unknown categories."""
+def _make_examples(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) -> _ExampleBatch:
+    """Make rows like the data's; of a table, one is blank and one has unknown categories."""
     import pandas as pd
 
     rng = np.random.default_rng(0)
     if isinstance(inputs, ImagePreprocessor):
-        images = rng.uniform(inputs.low, inputs.high, size=(NUM_EXAMPLE_ROWS, *fitted.shape)).astype(dtype)
-        return ExampleBatch(images, {"images": images}, {"images": images})
+        shape = (NUM_EXAMPLE_ROWS, *fitted.shape)
+        images = rng.uniform(inputs.low, inputs.high, size=shape).astype(dtype)
+        return _ExampleBatch(images, {"images": images}, {"images": images})
     frame = pd.DataFrame({column.name: _sample_column(column, rng) for column in inputs.columns})
     numbers, categories = select_columns(inputs, "number"), select_columns(inputs, "category")
     frame = frame.astype({column.name: dtype for column in numbers})
-    string_feeds: NamedArrays = {"numbers": frame[[c.name for c in numbers]].to_numpy()} if numbers else {}
+    string_feeds: NamedArrays = {}
+    if numbers:
+        string_feeds["numbers"] = frame[[c.name for c in numbers]].to_numpy()
     code_feeds = dict(string_feeds)
     if categories:
-        string_feeds["categories"] = frame[[c.name for c in categories]].to_numpy(dtype=object)
-        code_maps = [{word: k for k, word in enumerate(column.values)} for column in categories]
-        rows = [[code_map.get(word, -1) for code_map, word in zip(code_maps, row, strict=True)] for row in string_feeds["categories"]]
-        code_feeds["categories"] = np.array(rows, dtype=np.int64)
-    return ExampleBatch(frame, string_feeds, code_feeds)
+        words = frame[[c.name for c in categories]].to_numpy(dtype=object)
+        codes = [[_encode_values(c).get(word, -1) for word in frame[c.name]] for c in categories]
+        string_feeds["categories"] = words
+        code_feeds["categories"] = np.ascontiguousarray(np.array(codes, dtype=np.int64).T)
+    return _ExampleBatch(frame, string_feeds, code_feeds)
 
 
 def _sample_column(column: Column, rng: np.random.Generator) -> NDArray[Any]:
     if column.kind == "number":
         return np.array([np.nan, *rng.normal(column.mean, column.std, size=NUM_EXAMPLE_ROWS - 1)])
-    unknown = max(column.values, key=len) + "?"  # longer than all that are known
+    unknown = max(column.values, key=len) + "?"  # longer than all known values
     known_values = rng.choice(np.array(column.values, dtype=object), size=NUM_EXAMPLE_ROWS - 2)
     return np.array([BLANK, unknown, *known_values], dtype=object)
 
 
-def build_metadata(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) -> dict[str, Any]:
-    """What a file says of itself."""
-    outputs = {"values": f"float32 [N, {count_outputs(fitted)}]: the targets in their units"}
+def _encode_values(column: Column) -> dict[str, int]:
+    return {word: code for code, word in enumerate(column.values)}
+
+
+def _build_metadata(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) -> dict[str, Any]:
+    """Describe the inputs and outputs of a file, to be stored in it."""
+    width = f"float32 [N, {count_outputs(fitted)}]"
+    outputs = {"values": f"{width}: the targets in their units"}
     if fitted.classes is not None:
         label = "int64 [N]: the place of the likeliest class, from 0"
-        outputs = {"probabilities": f"float32 [N, {count_outputs(fitted)}]: calibrated", "label": label}
-    input_metadata = _describe_table_inputs(inputs, dtype) if isinstance(inputs, TablePreprocessor) else _describe_image_inputs(inputs, dtype, fitted.shape)
+        outputs = {"probabilities": f"{width}: calibrated", "label": label}
+    if isinstance(inputs, TablePreprocessor):
+        input_metadata = _describe_table_inputs(inputs, dtype)
+    else:
+        input_metadata = _describe_image_inputs(inputs, dtype, fitted.shape)
     target_metadata = {"classes": fitted.classes, "targets": fitted.targets}
-    return {**target_metadata, **input_metadata, "outputs": outputs, "l2i_version": __version__}
+    return {**target_metadata, **input_metadata, "outputs": outputs, "l2i_version": version("l2i")}
 
 
 def _describe_table_inputs(inputs: TablePreprocessor, dtype: str) -> dict[str, Any]:
     numbers, categories = select_columns(inputs, "number"), select_columns(inputs, "category")
-    category_format = "strings in ONNX, '' where blank; in a torch program int64, the place among the values, -1 for any other"
     descriptions: dict[str, str] = {}
     if numbers:
         descriptions["numbers"] = f"{dtype} [N, {len(numbers)}]: raw values, NaN where blank"
     if categories:
-        descriptions["categories"] = f"[N, {len(categories)}]: {category_format}"
-    category_columns = [{"name": column.name, "values": column.values} for column in categories]
-    return {"inputs": descriptions, "columns": {"numbers": [{"name": c.name} for c in numbers], "categories": category_columns}}
+        descriptions["categories"] = (
+            f"[N, {len(categories)}]: strings in ONNX, '' where blank; in a torch program int64, "
+            "the place among the values, -1 for any other"
+        )
+    columns = {
+        "numbers": [{"name": c.name} for c in numbers],
+        "categories": [{"name": c.name, "values": c.values} for c in categories],
+    }
+    return {"inputs": descriptions, "columns": columns}
 
 
-def _describe_image_inputs(inputs: ImagePreprocessor, dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
+def _describe_image_inputs(
+    inputs: ImagePreprocessor, dtype: str, shape: tuple[int, ...]
+) -> dict[str, Any]:
     array_format = f"{dtype} [N, {', '.join(map(str, shape))}]"
     value_range = f"already of this size, black at {inputs.low:g} and white at {inputs.high:g}"
     return {"inputs": {"images": f"{array_format}: {value_range}"}, "shape": shape}
 
 
 def _trace_model(model: EndToEndModel, feeds: NamedArrays) -> torch.export.ExportedProgram:
-    """The model as a graph, for any number of rows."""
+    """Trace the model as a graph for any number of rows."""
     num_rows = torch.export.Dim("N")
     tensors = {name: torch.from_numpy(values) for name, values in feeds.items()}
-    program = torch.export.export(model, (), tensors, dynamic_shapes={name: {0: num_rows} for name in tensors})
+    dynamic_shapes = {name: {0: num_rows} for name in tensors}
+    program = torch.export.export(model, (), tensors, dynamic_shapes=dynamic_shapes)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # it names folders of this machine
     return program
@@ -145,7 +188,8 @@ def _trace_model(model: EndToEndModel, feeds: NamedArrays) -> torch.export.Expor
 
 def _serialize_program(program: torch.export.ExportedProgram, metadata: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files={METADATA_FILE: json.dumps(metadata, indent=1, ensure_ascii=False)})
+    extra_files = {METADATA_FILE: json.dumps(metadata, indent=1, ensure_ascii=False)}
+    torch.export.save(program, buffer, extra_files=extra_files)
     return buffer.getvalue()
 
 
@@ -155,47 +199,61 @@ def _run_program(content: bytes, feeds: NamedArrays) -> NamedArrays:
     return {name: values.numpy() for name, values in outputs.items()}
 
 
-def _serialize_onnx(program: torch.export.ExportedProgram, metadata: dict[str, Any], inputs: ExportableInputs) -> bytes:
+def _serialize_onnx(
+    program: torch.export.ExportedProgram, metadata: dict[str, Any], inputs: ExportableInputs
+) -> bytes:
     import onnx
 
     input_names = ["codes" if name == "categories" else name for name in metadata["inputs"]]
     output_names = list(metadata["outputs"])
-    onnx_program: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=input_names, output_names=output_names)
+    onnx_program: Any = torch.onnx.export(
+        program, dynamo=True, verbose=False, input_names=input_names, output_names=output_names
+    )
     model = onnx_program.model_proto
     graph = model.graph
     for item in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
-        del item.metadata_props[:]  # torch's, of how the graph came about
+        del item.metadata_props[:]  # torch's notes on how the graph was made
     del graph.value_info[:]
     for value in (*graph.input, *graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "N"
     if isinstance(inputs, TablePreprocessor):
         _insert_label_encoders(model, select_columns(inputs, "category"))
-    json_props = {name: json.dumps(value, ensure_ascii=False) for name, value in metadata.items() if not isinstance(value, str)}
-    onnx.helper.set_model_props(model, metadata | json_props)
+    properties = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in metadata.items()
+    }
+    onnx.helper.set_model_props(model, properties)
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
 
 
 def _insert_label_encoders(model: Any, columns: list[Column]) -> None:
-    """Put before a graph that takes codes what makes codes of words."""
+    """Prepend nodes that turn words into the codes that the graph takes."""
     from onnx import TensorProto, helper
 
     if not columns:
         return
-    word_names, code_names = ([f"{name}_{i}" for i in range(len(columns))] for name in ("words", "codes"))
-    nodes = [helper.make_node("Split", ["categories"], word_names, axis=1, num_outputs=len(columns))]
-    for word, code, column in zip(word_names, code_names, columns, strict=True):
-        code_by_word = {word: code for code, word in enumerate(column.values)}
-        if BLANK in code_by_word:
-            code_by_word.setdefault("nan", code_by_word[BLANK])  # what onnxruntime makes of pandas' blank cells
-        encoder_maps: dict[str, Any] = {"keys_strings": list(code_by_word), "values_int64s": list(code_by_word.values())}
-        nodes.append(helper.make_node("LabelEncoder", [word], [code], domain=ONNX_ML_DOMAIN, default_int64=-1, **encoder_maps))
-    nodes.append(helper.make_node("Concat", code_names, ["codes"], axis=1))
-    nodes += model.graph.node
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    codes_input = next(value for value in model.graph.input if value.name == "codes")
-    codes_input.CopyFrom(helper.make_tensor_value_info("categories", TensorProto.STRING, ["N", len(columns)]))
+    count, graph = len(columns), model.graph
+    words, codes = ([f"{name}_{i}" for i in range(count)] for name in ("words", "codes"))
+    nodes = [helper.make_node("Split", ["categories"], words, axis=1, num_outputs=count)]
+    for word, code, column in zip(words, codes, columns, strict=True):
+        code_by_word = _encode_values(column)
+        if BLANK in code_by_word:  # onnxruntime reads pandas' blank cells as "nan"
+            code_by_word.setdefault("nan", code_by_word[BLANK])
+        attributes: dict[str, Any] = {
+            "keys_strings": list(code_by_word),
+            "values_int64s": list(code_by_word.values()),
+            "default_int64": -1,
+        }
+        nodes.append(
+            helper.make_node("LabelEncoder", [word], [code], domain=ONNX_ML_DOMAIN, **attributes)
+        )
+    nodes += [helper.make_node("Concat", codes, ["codes"], axis=1), *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    codes_input = next(value for value in graph.input if value.name == "codes")
+    categories = helper.make_tensor_value_info("categories", TensorProto.STRING, ["N", count])
+    codes_input.CopyFrom(categories)
     model.opset_import.append(helper.make_opsetid(ONNX_ML_DOMAIN, 3))
 
 
@@ -203,41 +261,36 @@ def _run_onnx(content: bytes, feeds: NamedArrays) -> NamedArrays:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors alone
+    options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def check_outputs_match(outputs: NamedArrays, expected: NDArray[np.float32], fitted: FitArtifact) -> None:
-    """That the file answers as the model does; targets are compared in their spreads."""
+def check_outputs_match(
+    outputs: NamedArrays, expected: NDArray[np.float32], fitted: FitArtifact
+) -> None:
+    """Check that the file's outputs are the model's, with targets compared in their spreads."""
     values = outputs["values" if fitted.classes is None else "probabilities"]
     scale = 1.0 if fitted.classes is not None else np.asarray(fitted.target_std)
     tolerance = TOLERANCE * scale + RELATIVE_TOLERANCE * np.abs(expected)
-    is_close = values.shape == expected.shape and bool((np.abs(values - expected) <= tolerance).all())
-    if not is_close or ("label" in outputs and (outputs["label"] != values.argmax(axis=1)).any()):
-        raise RuntimeError("the exported model does not answer as the fitted one does, so no file was written")
-
-
-def _load_exportable_inputs(fitted: FitArtifact, folder: Path) -> ExportableInputs:
-    """How the fit reads its inputs, where a file can hold that."""
-    inputs = load_preprocessor(fitted.inputs)
-    columns = () if isinstance(inputs, ImagePreprocessor) else inputs.columns
-    text_columns = [column.name for column in columns if column.kind == "text"]
-    if text_columns or isinstance(inputs, TextPreprocessor):
-        raise InputError(f"column '{text_columns[0]}' is text, which a model file cannot read; use 'l2i predict {folder}'")
-    return inputs
+    is_same = values.shape == expected.shape and (np.abs(values - expected) <= tolerance).all()
+    if not is_same or ("label" in outputs and (outputs["label"] != values.argmax(axis=1)).any()):
+        raise RuntimeError(
+            "the exported model does not answer as the fitted one does, so no file was written"
+        )
 
 
 @contextmanager
 def _silence_exporters() -> Iterator[None]:
-    """Without what the exporters print, log and warn of."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    """Suppress what the exporters print, log and warn about."""
+    loggers = [logging.getLogger(name) for name in EXPORT_LOGGERS]
     levels = [logger.level for logger in loggers]
+    stdout, stderr = redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO())
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), stdout, stderr:
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -1,4 +1,4 @@
-"""The network that a fit chose, and what stands before and after it: encoding, probabilities, units."""
+"""Load the network of a fit, encode its inputs, and turn its outputs into answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from l2i.bilevel.problem import Params
+from l2i.bilevel.functional import Params
 from l2i.config import Run
 from l2i.config.validate import validate
 from l2i.data.samples import Samples
@@ -21,13 +21,13 @@ from l2i.errors import InputError
 from l2i.fit.artifact import FitArtifact
 from l2i.fit.preprocess import (
     Column,
-    ColumnKind,
     ImagePreprocessor,
     TablePreprocessor,
     TextPreprocessor,
     find_saved_encoder,
     load_preprocessor,
 )
+from l2i.fit.readers.columns import ColumnKind
 from l2i.models import MODELS
 from l2i.models.base import ModelConfig
 from l2i.registry import load_registered
@@ -40,16 +40,16 @@ from l2i.training.setup import check_shapes, load_module_state, select_prefix
 if TYPE_CHECKING:
     import pandas as pd
 
-ExportableInputs = TablePreprocessor | ImagePreprocessor  # those that a model file can read
-MAX_MEAN_STD_RATIO = 1e3  # spreads from zero, beyond which float32 has too few digits left for what varies
-MIN_FLOAT32_STD = 1e-30  # spread that float32 holds with room to spare, as it does its inverse
+ExportableInputs = TablePreprocessor | ImagePreprocessor
+MAX_MEAN_STD_RATIO = 1e3  # beyond which float32 has too few digits left for what varies
+MIN_FLOAT32_STD = 1e-30  # float32 holds it, and its inverse, with room to spare
 
 
 def load_network(folder: Path, fitted: FitArtifact) -> nn.Module:
-    """The averaged model of the chosen candidate, in evaluation mode, float32 and on the CPU."""
+    """Load the averaged model of the chosen candidate, in evaluation mode, float32, on the CPU."""
     path = folder / fitted.selected_name
     run = read_run(path)
-    validate(run)  # a stranger's may ask for anything
+    validate(run)  # the folder may be untrusted
     build, tensors = partial(_build_network, folder, fitted, run.model), _load_teacher(path, run)
     if run.model.name != "encoder":
         check_shapes(build, tensors)
@@ -60,34 +60,67 @@ def load_network(folder: Path, fitted: FitArtifact) -> nn.Module:
 
 
 def _build_network(folder: Path, fitted: FitArtifact, model: ModelConfig) -> nn.Module:
-    """The network before its tensors are filled in; a pretrained one from what the fit holds of it."""
+    """Build the network without its tensors; a pretrained one from the config in the folder."""
     if model.name == "encoder":
         from l2i.models.text_encoder import build_empty_encoder
 
-        return build_empty_encoder(count_outputs(fitted), replace(model, weights=find_saved_encoder(folder)))
+        model = replace(model, weights=find_saved_encoder(folder))
+        return build_empty_encoder(count_outputs(fitted), model)
     build = load_registered("model", MODELS, model.name)
     network: nn.Module = build(fitted.shape, count_outputs(fitted), model)
     return network
 
 
 def count_outputs(fitted: FitArtifact) -> int:
-    """How many outputs the network has; the points of a landmark file are more than its targets' names."""
+    """Return the number of outputs; a landmark file has more of them than target names."""
     return len(fitted.target_mean) if fitted.classes is None else len(fitted.classes)
 
 
 def _load_teacher(folder: Path, run: Run) -> Params:
-    """The averaged model's tensors: the newest, or those that early stopping chose."""
+    """Load the averaged model's tensors: the newest, or those that early stopping chose."""
     if run.report != "best":
         return select_prefix(latest_valid(folder / "checkpoints")[0], "teacher")
-    path = get_checkpoint_path(folder / BEST_DIR, find_best_step(extract_curve(read_metric_rows(folder), "validation")))
+    best_step = find_best_step(extract_curve(read_metric_rows(folder), "validation"))
+    path = get_checkpoint_path(folder / BEST_DIR, best_step)
     checkpoint = load_checkpoint(path)
     if checkpoint is None:
         raise InputError(f"{path} is missing or damaged; restore it, or fit again in another --out")
     return select_prefix(checkpoint[0], "teacher")
 
 
+def encode_inputs(
+    fitted: FitArtifact, raw_inputs: pd.DataFrame | NDArray[Any], folder: Path | None = None
+) -> Tensor:
+    """Encode a raw table, or raw images [N, C, S, S] of the network's size, as it takes them.
+
+    Texts are read with the tokenizer saved in `folder`, or else that of the pretrained weights.
+    """
+    inputs = load_preprocessor(fitted.inputs)
+    if isinstance(inputs, ImagePreprocessor):
+        pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
+        return pixels.apply(torch.from_numpy(inputs.to_grey_levels(raw_inputs)))
+    if isinstance(inputs, TextPreprocessor) and folder is not None:
+        inputs = inputs.with_saved_encoder(folder)
+    return torch.from_numpy(inputs(raw_inputs))
+
+
+def predict_outputs(
+    network: nn.Module, fitted: FitArtifact, x: Tensor | NDArray[Any], *, batch_size: int = 64
+) -> NDArray[Any]:
+    """Return FitRows.outputs for encoded inputs `x`: logits, or targets in their units."""
+    inputs = torch.as_tensor(x)
+    samples = Samples(inputs, torch.empty(len(inputs)))
+    is_text = not inputs.is_floating_point()
+    cast = torch.Tensor.long if is_text else torch.Tensor.float
+    outputs = compute_outputs(network, samples, cast, batch_size=batch_size)
+    if fitted.classes is not None:
+        return np.asarray(outputs.numpy())
+    mean, std = np.asarray(fitted.target_mean), np.asarray(fitted.target_std)
+    return np.asarray(outputs.double().numpy() * std + mean)
+
+
 class Predictor(nn.Module):
-    """From inputs as the network takes them to calibrated probabilities [N, C], or targets [N, D] in their units."""
+    """From encoded inputs to calibrated probabilities [N, C], or targets [N, D] in their units."""
 
     mean: Tensor  # [D]
     std: Tensor  # [D]
@@ -96,7 +129,8 @@ class Predictor(nn.Module):
         super().__init__()
         self.network, self.temperature = network, fitted.temperature
         self.is_classifier = fitted.classes is not None
-        needs_float64 = any(abs(mean) > MAX_MEAN_STD_RATIO * std for mean, std in zip(fitted.target_mean, fitted.target_std, strict=True))
+        scales = zip(fitted.target_mean, fitted.target_std, strict=True)
+        needs_float64 = any(abs(mean) > MAX_MEAN_STD_RATIO * std for mean, std in scales)
         dtype = torch.float64 if needs_float64 else torch.float32
         self.register_buffer("mean", torch.tensor(fitted.target_mean, dtype=dtype))
         self.register_buffer("std", torch.tensor(fitted.target_std, dtype=dtype))
@@ -106,60 +140,42 @@ class Predictor(nn.Module):
         return torch.softmax(decoded / self.temperature, dim=1) if self.is_classifier else decoded
 
     def decode(self, outputs: Tensor) -> Tensor:
-        """Logits as they are; standardised targets in their own units."""
+        """Return logits as they are, and standardised targets in their units."""
         return outputs if self.is_classifier else outputs.to(self.std.dtype) * self.std + self.mean
 
 
-def predict_outputs(network: nn.Module, fitted: FitArtifact, x: Tensor | NDArray[Any], *, batch_size: int = 64) -> NDArray[Any]:
-    """What `Rows.outputs` holds, for inputs `x` as the network takes them: logits, or targets in their units."""
-    inputs = torch.as_tensor(x)
-    samples = Samples(inputs, torch.empty(len(inputs)))
-    cast = torch.Tensor.float if inputs.is_floating_point() else torch.Tensor.long  # the tokens of texts
-    raw_outputs = compute_outputs(network, samples, cast, batch_size=batch_size)
-    if fitted.classes is not None:
-        return np.asarray(raw_outputs.numpy())
-    return np.asarray(raw_outputs.double().numpy() * np.asarray(fitted.target_std) + np.asarray(fitted.target_mean))
-
-
-def encode_inputs(fitted: FitArtifact, raw_inputs: pd.DataFrame | NDArray[Any], folder: Path | None = None) -> Tensor:
-    """A raw table, or raw images [N, C, S, S] of the network's size, as the network takes them.
-
-    Texts are read with what the fit in `folder` holds, or with the weights that it was given.
-    """
-    inputs = load_preprocessor(fitted.inputs)
-    if isinstance(inputs, TextPreprocessor):
-        return torch.from_numpy((inputs if folder is None else inputs.with_saved_encoder(folder))(raw_inputs))
-    if isinstance(inputs, TablePreprocessor):
-        return torch.from_numpy(inputs(raw_inputs))
-    pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
-    return pixels.apply(torch.from_numpy(inputs.to_grey_levels(raw_inputs)))
-
-
 class TableEncoder(nn.Module):
-    """`TableInputs` in torch, without texts: of raw numbers, NaN where blank, and of places among categories."""
+    """TablePreprocessor for exported models, without texts.
+
+    Takes raw numbers, NaN if blank, and categories as indices into their column's values. In
+    float32 if that is precise enough, whereas TablePreprocessor computes in float64.
+    """
 
     mean: Tensor  # [Fn]
     rest: Tensor  # [Fn], what rounding takes from the mean
     std: Tensor  # [Fn]
-    flagged: Tensor  # [B], the numbers with an input that says where they are blank
-    owner: Tensor  # [K], the column that each category is of
-    place: Tensor  # [K], and its place there
+    flagged: Tensor  # [B], the numbers with an input that marks blanks
+    owner: Tensor  # [K], the column of each category
+    place: Tensor  # [K], and its index there
     order: Tensor  # [E], where each input lies among numbers, flags and categories
 
     def __init__(self, inputs: TablePreprocessor) -> None:
         super().__init__()
         numbers, categories = select_columns(inputs, "number"), select_columns(inputs, "category")
-        mean = torch.tensor([c.mean for c in numbers], dtype=torch.float64)
         needs_float64 = any(_needs_float64(c.mean, c.std) for c in numbers)
         self.dtype = torch.float64 if needs_float64 else torch.float32
-        category_slots = [(i, k) for i, c in enumerate(categories) for k in range(c.width)]
+        mean = torch.tensor([c.mean for c in numbers], dtype=torch.float64)
         self.register_buffer("mean", mean.to(self.dtype))
         self.register_buffer("rest", (mean - self.mean.double()).to(self.dtype))
         self.register_buffer("std", torch.tensor([c.std for c in numbers], dtype=self.dtype))
-        self.register_buffer("flagged", torch.tensor([i for i, c in enumerate(numbers) if c.blanks], dtype=torch.long))
-        self.register_buffer("owner", torch.tensor([i for i, _ in category_slots], dtype=torch.long))
-        self.register_buffer("place", torch.tensor([k for _, k in category_slots], dtype=torch.long))
-        self.register_buffer("order", torch.tensor(_compute_input_order(inputs.columns)))
+        index_buffers = {
+            "flagged": [i for i, c in enumerate(numbers) if c.blanks],
+            "owner": [i for i, c in enumerate(categories) for _ in c.values],
+            "place": [k for c in categories for k in range(c.width)],
+            "order": _compute_input_order(inputs.columns),
+        }
+        for name, indices in index_buffers.items():
+            self.register_buffer(name, torch.tensor(indices, dtype=torch.long))
 
     def forward(self, numbers: Tensor | None = None, categories: Tensor | None = None) -> Tensor:
         parts: list[Tensor] = []
@@ -173,58 +189,15 @@ class TableEncoder(nn.Module):
         return torch.cat(parts, dim=1).index_select(1, self.order)
 
 
-class ImageEncoder(nn.Module):
-    """`ImageInputs` in torch: of 8-bit grey levels, or of raw values where those are others."""
-
-    mean: Tensor  # [C, 1, 1]
-    std: Tensor  # [C, 1, 1]
-
-    def __init__(self, inputs: ImagePreprocessor) -> None:
-        super().__init__()
-        self.low, self.scale = inputs.low, 255.0 / (inputs.high - inputs.low)
-        needs_float64 = _needs_float64(max(abs(inputs.low), abs(inputs.high)), inputs.high - inputs.low)
-        is_uint8 = (inputs.low, inputs.high) == (0.0, 255.0)
-        self.dtype = torch.uint8 if is_uint8 else torch.float64 if needs_float64 else torch.float32
-        pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
-        self.register_buffer("mean", pixels.mean)
-        self.register_buffer("std", pixels.std)
-
-    def forward(self, images: Tensor) -> Tensor:
-        if self.dtype != torch.uint8:
-            images = ((images.double() - self.low) * self.scale).round().clamp(0, 255)
-        return Normalize(self.mean, self.std).apply(images)
-
-
-class EndToEndModel(nn.Module):
-    """From raw values to named answers."""
-
-    def __init__(self, predictor: Predictor, inputs: ExportableInputs) -> None:
-        super().__init__()
-        self.predictor = predictor
-        self.encoder = TableEncoder(inputs) if isinstance(inputs, TablePreprocessor) else ImageEncoder(inputs)
-
-    @property
-    def dtype(self) -> str:
-        """Of numbers, or of images."""
-        return str(self.encoder.dtype).removeprefix("torch.")
-
-    def forward(
-        self, numbers: Tensor | None = None, categories: Tensor | None = None, images: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        predictions = self.predictor(self.encoder(numbers, categories) if images is None else self.encoder(images))
-        return {"probabilities": predictions, "label": predictions.argmax(dim=1)} if self.predictor.is_classifier else {"values": predictions}
-
-
 def select_columns(inputs: TablePreprocessor, kind: ColumnKind) -> list[Column]:
-    """The columns of one kind, in their order."""
+    """Return the columns of one kind, in order."""
     return [column for column in inputs.columns if column.kind == kind]
 
 
 def _compute_input_order(columns: tuple[Column, ...]) -> list[int]:
-    """Where the inputs of each column lie: all numbers come first, then all flags, then all categories."""
-    numbers = [column for column in columns if column.kind == "number"]
-    number, flag = 0, len(numbers)
-    category = flag + sum(column.blanks for column in numbers)
+    """Return where the inputs of the columns lie among all numbers, then flags, then categories."""
+    has_flag = [column.blanks for column in columns if column.kind == "number"]
+    number, flag, category = 0, len(has_flag), len(has_flag) + sum(has_flag)
     order: list[int] = []
     for column in columns:
         if column.kind == "number":
@@ -236,6 +209,56 @@ def _compute_input_order(columns: tuple[Column, ...]) -> list[int]:
     return order
 
 
+class ImageEncoder(nn.Module):
+    """ImagePreprocessor for exported models; takes 8-bit grey levels, or other raw values."""
+
+    mean: Tensor  # [C, 1, 1]
+    std: Tensor  # [C, 1, 1]
+
+    def __init__(self, inputs: ImagePreprocessor) -> None:
+        super().__init__()
+        self.inputs = inputs
+        max_abs = max(abs(inputs.low), abs(inputs.high))
+        needs_float64 = _needs_float64(max_abs, inputs.high - inputs.low)
+        self.dtype = torch.float64 if needs_float64 else torch.float32
+        self.dtype = torch.uint8 if inputs.takes_uint8 else self.dtype
+        pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
+        self.register_buffer("mean", pixels.mean)
+        self.register_buffer("std", pixels.std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        levels = images if self.inputs.takes_uint8 else self.inputs.round_levels(images)
+        return Normalize(self.mean, self.std).apply(levels)
+
+
 def _needs_float64(mean: float, std: float) -> bool:
-    """Whether float32 is too coarse, or too small, for values of this mean and spread."""
+    """Return whether float32 is too coarse, or too small, for values of this mean and std."""
     return abs(mean) > MAX_MEAN_STD_RATIO * std or not MIN_FLOAT32_STD < std < 1 / MIN_FLOAT32_STD
+
+
+class EndToEndModel(nn.Module):
+    """From raw values to named answers."""
+
+    def __init__(self, predictor: Predictor, inputs: ExportableInputs) -> None:
+        super().__init__()
+        self.predictor = predictor
+        self.encoder = (
+            TableEncoder(inputs) if isinstance(inputs, TablePreprocessor) else ImageEncoder(inputs)
+        )
+
+    @property
+    def dtype(self) -> str:
+        """Return the dtype of numbers, or of images."""
+        return str(self.encoder.dtype).removeprefix("torch.")
+
+    def forward(
+        self,
+        numbers: Tensor | None = None,
+        categories: Tensor | None = None,
+        images: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        encoded = self.encoder(numbers, categories) if images is None else self.encoder(images)
+        predictions = self.predictor(encoded)
+        if self.predictor.is_classifier:
+            return {"probabilities": predictions, "label": predictions.argmax(dim=1)}
+        return {"values": predictions}

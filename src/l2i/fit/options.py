@@ -1,7 +1,6 @@
-"""How a user's own data are to be read: the options of `l2i fit` that say so, and words for messages.
+"""Options of the commands for a user's own data, and words for their messages.
 
-MERGED:
-What the commands take, apart from a run's own fields; nothing heavy is imported here.
+Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-MAX_NAMES_SHOWN = 8  # names, which a message can hold
+MAX_NAMES_SHOWN = 8  # in a message
 BLANK_MARKERS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "?")  # cells that hold nothing
 
 
@@ -19,69 +18,51 @@ class ReadOptions:
     """How to read your data."""
 
     target: tuple[str, ...] = ()
-    """Column of a table with the labels; a blank cell is an unlabelled row. Several for regression with several
-    targets, or for landmarks as x1 y1 x2 y2 …"""
+    """Column of a table with the labels; a blank cell is an unlabelled row. Give several for
+    regression with several targets, or for landmarks as x1 y1 x2 y2 …"""
     text: tuple[str, ...] = ()
-    """Columns to read as text, by their words, or by an encoder."""
+    """Columns to read as text, by their words or by an encoder."""
     encoder: str | None = None
-    """What reads the text columns: a folder with a pretrained network and its tokenizer, or a name on Hugging Face's
-    hub, such as bert-base-uncased. The texts are then the only inputs. Without it texts are read by their words, which
-    needs no weights."""
+    """Encoder of the text columns, which are then the only inputs: a folder with a pretrained
+    network and its tokenizer, or a name on the Hugging Face hub, such as bert-base-uncased. Without
+    it texts are read by their words, which needs no weights."""
     category: tuple[str, ...] = ()
     """Columns to read as categories although they hold numbers."""
     ignore: tuple[str, ...] = ()
     """Columns to leave out."""
     id: str | None = None
-    """Column with the names of the rows; otherwise rows of a table are numbered from 1, and images named by their
-    paths."""
+    """Column with the names of the rows. By default table rows are numbered from 1, and images are
+    named by their paths."""
     image: str | None = None
-    """Column of a table with paths of images, seen from the table's folder; the images are then the inputs."""
+    """Column of a table with paths of images, relative to the table's folder; the images are then
+    the inputs."""
     task: Literal["auto", "classification", "regression"] = "auto"
-    """What the target is: a class, or a number. Numbers with fractions or more than 20 different values are taken as
-    numbers."""
+    """Whether the target is a class or a number. Numbers with fractions or more than 20 different
+    values mean regression."""
     landmarks: Literal["auto", "yes", "no"] = "auto"
-    """Whether the targets of images are points x, y in their pixels, which move with the image when it is resized;
-    'auto' for an even number of targets, at least 4, that all lie within the images."""
+    """Whether the targets of images are points x, y in pixels, which move with the image when it is
+    resized; 'auto' for an even number of targets, at least 4, that all lie within the images."""
     size: int = 0
-    """Side in pixels that images are brought to; 0 chooses from the data, at most 32, or 60 for landmarks."""
+    """Side in pixels to which images are resized; 0 chooses from the data, at most 32, or 60 for
+    landmarks."""
     grey: Literal["auto", "yes", "no"] = "auto"
-    """Whether images are read in grey levels; 'auto' if all are grey."""
+    """Whether images are read as grey levels; 'auto' if all are grey."""
     encoding: str = "utf-8"
     """Encoding of a CSV file."""
     separator: str = "auto"
-    """What stands between the cells of a CSV file, such as ';' or 'tab'; 'auto' finds out from the first line."""
+    """Separator of the cells of a CSV file, such as ';' or 'tab'; 'auto' infers it from the first
+    line."""
     skip_unreadable: bool = False
-    """Leave images out that cannot be read, instead of stopping."""
-
-
-def format_names(names: Sequence[str]) -> str:
-    """Names in quotes, cut after some."""
-    return join_truncated([f"'{name}'" for name in names])
-
-
-def join_truncated(items: Sequence[str]) -> str:
-    """Parts of a list, cut after some."""
-    suffix = f" and {len(items) - MAX_NAMES_SHOWN:,} more" if len(items) > MAX_NAMES_SHOWN else ""
-    return ", ".join(items[:MAX_NAMES_SHOWN]) + suffix
-
-
-def to_one_line(text: str) -> str:
-    """A message or note in one line, whatever names and cells it quotes."""
-    return " ".join(text.split())
-
-
-def pluralize(count: int, singular: str, plural: str | None = None) -> str:
-    """A number of things, such as '1 row' or '3 rows'."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+    """Skip images that cannot be read, instead of stopping."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(ReadOptions):
-    """Train on your own data: a CSV or Parquet file, a folder of images, an .npz, or a CSV of image paths.
+    """Train on your own data: a CSV or Parquet file, image paths, a folder of images, an .npz.
 
-    Every field of a run is a flag as well, its default chosen from your data: --steps, --seed, --device, --model.name,
-    --model.width, --batch.unlabeled, --optim.lr, --method.weight, --l2i.rho, --data.weak.noise, …; 'l2i train digits
-    --help' explains them.
+    Every field of a run is a flag as well, with a default chosen from your data: --steps, --seed,
+    --device, --model.name, --model.width, --batch.unlabeled, --optim.lr, --method.weight,
+    --l2i.rho, --data.weak.noise, …; 'l2i train digits --help' explains them.
     """
 
     out: str | None = None
@@ -91,9 +72,9 @@ class FitOptions(ReadOptions):
     baselines: bool = True
     """Also train the supervised baseline, and the method without L2I, on the same split."""
     validation: int | float = 0.2
-    """Labelled rows to choose by, never trained on: a number of them, or a share."""
+    """Labelled rows for model selection, never trained on: their number, or a share."""
     test: int | float = 0.2
-    """Labelled rows to measure on, never trained on nor chosen by: a number of them, or a share."""
+    """Labelled rows for testing, never trained on nor selected by: their number, or a share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +84,8 @@ class ImputeOptions:
     out: str = "labels.csv"
     """File to write, .csv or .parquet."""
     threshold: float | None = None
-    """Calibrated probability under which to abstain, 0.9 by default; for regression, the spread above which to abstain,
-    in spreads of the labelled targets, 1.0 by default."""
+    """Abstain below this calibrated probability, 0.9 by default; for regression, above this spread
+    relative to that of the labelled targets, 1.0 by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +98,28 @@ class PredictOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """One HTML file about a fit, to be opened in a browser or sent to a colleague."""
+    """One HTML file about a fit, to open in a browser or send to a colleague."""
 
     out: str | None = None
     """File to write; RUN/report.html by default."""
+
+
+def format_names(names: Sequence[str]) -> str:
+    """Quote and join names, cutting a long list."""
+    return join_truncated([f"'{name}'" for name in names])
+
+
+def join_truncated(items: Sequence[str]) -> str:
+    """Join items, cutting a long list."""
+    suffix = f" and {len(items) - MAX_NAMES_SHOWN:,} more" if len(items) > MAX_NAMES_SHOWN else ""
+    return ", ".join(items[:MAX_NAMES_SHOWN]) + suffix
+
+
+def to_one_line(text: str) -> str:
+    """Put a message on one line, whatever names and cells it quotes."""
+    return " ".join(text.split())
+
+
+def pluralize(count: int, singular: str, plural: str | None = None) -> str:
+    """Format a count, as in '1 row' or '3 rows'."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"

@@ -1,8 +1,4 @@
-"""Places to write to: those that no file or fit can have are refused, before anything is worked out for them.
-
-MERGED:
-Labels of new rows, by the model that a fit chose.
-"""
+"""Predict the labels of new rows with the model that a fit selected."""
 
 from __future__ import annotations
 
@@ -23,25 +19,29 @@ from l2i.fit.readers.source import read_new
 if TYPE_CHECKING:
     import pandas as pd
 
+
 def resolve_fit_dir(path: str, options: FitOptions) -> Path:
-    """Where the fit of a file or folder goes."""
+    """Return the folder for the fit of a file or folder."""
     return Path(options.out or f"runs/{Path(path).resolve().stem}")
 
 
 def predict_table(folder: str, path: str, notify: Callable[[str], object]) -> pd.DataFrame:
-    """The id and label of each new row; for classes also the probability of each."""
+    """Return the id and label of each new row, and for classes all probabilities."""
     import pandas as pd
 
     fitted, _ = read_fit(folder)
     network, inputs = load_network(Path(folder), fitted), load_preprocessor(fitted.inputs)
-    new_rows = read_new(path, fitted.source, None if isinstance(inputs, ImagePreprocessor) else inputs, notify)
+    table_inputs = None if isinstance(inputs, ImagePreprocessor) else inputs
+    new_rows = read_new(path, fitted.source, table_inputs, notify)
     for note in new_rows.notes:
         notify(note)
-    raw_outputs = predict_outputs(network, fitted, encode_inputs(fitted, new_rows.inputs, Path(folder))).astype(np.float64)
+    encoded = encode_inputs(fitted, new_rows.inputs, Path(folder))
+    outputs = predict_outputs(network, fitted, encoded).astype(np.float64)
     columns: dict[str, Any] = {"id": new_rows.ids}
     if fitted.classes is None:
-        return pd.DataFrame(columns | make_label_columns(fitted, round_targets(raw_outputs, fitted.target_std), None, new_rows.sizes))
-    probability = softmax(raw_outputs / fitted.temperature, axis=1)
+        targets = round_targets(outputs, fitted.target_std)
+        return pd.DataFrame(columns | make_label_columns(fitted, targets, None, new_rows.sizes))
+    probability = softmax(outputs / fitted.temperature, axis=1)
     columns |= make_label_columns(fitted, probability.argmax(axis=1), None, None)
     columns["confidence"] = probability.max(axis=1).round(6)
     for i, name in enumerate(fitted.classes):

@@ -1,4 +1,4 @@
-"""BatchNorm with its leaky ReLU as one module: fused kernels where they apply, PyTorch's own elsewhere."""
+"""BatchNorm and leaky ReLU as one module, by fused kernels if they apply."""
 
 from importlib import import_module
 from typing import Any, ClassVar
@@ -8,16 +8,17 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from l2i.kernels import can_use_fused, is_dual
+from l2i.kernels import any_requires_grad, can_use_fused, is_dual
 
 FUSED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-REDUCE_DIMS = (0, 2, 3)  # what the statistics of a channel run over
+REDUCE_DIMS = (0, 2, 3)  # of the statistics of a channel
 
 
 class NormAct(nn.BatchNorm2d):
     """BatchNorm, then a leaky ReLU."""
 
-    moves_where_tracked: ClassVar[bool] = True  # its forward leaves the statistics where `track_running_stats` is off
+    # its forward leaves the statistics alone if `track_running_stats` is off
+    moves_where_tracked: ClassVar[bool] = True
 
     def __init__(self, channels: int, *, momentum: float | None = 0.1, slope: float = 0.1) -> None:
         super().__init__(channels, momentum=momentum)
@@ -26,23 +27,27 @@ class NormAct(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if not (can_use_fused(x) and self._can_fuse(x)):
             return F.leaky_relu(super().forward(x), self.slope)
-        running_stats = (self.running_mean, self.running_var, self.num_batches_tracked)
-        updated_stats = running_stats if self.track_running_stats and self.running_mean is not None else None
+        running_stats = None
+        if self.track_running_stats and self.running_mean is not None:
+            running_stats = (self.running_mean, self.running_var, self.num_batches_tracked)
+        constants = (self.momentum, self.eps, self.slope)
         with torch.cuda.device_of(x):  # Triton launches on the current device
-            arguments = (x, self.weight, self.bias, updated_stats, self.momentum, self.eps, self.slope)
-            return FusedNormAct.apply(*arguments)  # type: ignore[no-untyped-call, no-any-return]
+            return FusedNormAct.apply(  # type: ignore[no-untyped-call, no-any-return]
+                x, self.weight, self.bias, running_stats, *constants
+            )
 
     def _can_fuse(self, x: Tensor) -> bool:
         return (
             (self.training and self.affine and self.momentum is not None)
             and (x.dim() == 4 and x.dtype in FUSED_DTYPES and self.weight.dtype == torch.float32)
             and x.is_contiguous(memory_format=torch.channels_last)
-            and x.shape[1] < x.numel() < 2**31  # more than one value a channel, and offsets of 32 bits
+            # more than one value per channel, and offsets of 32 bits
+            and x.shape[1] < x.numel() < 2**31
         )
 
 
 class FusedNormAct(Function):
-    """The same by the kernels; where a derivative is itself to be differentiated, by the formulas below."""
+    """The same by the kernels; derivatives that are differentiated again use the formulas below."""
 
     @staticmethod
     def forward(
@@ -55,7 +60,9 @@ class FusedNormAct(Function):
         eps: float,
         slope: float,
     ) -> Tensor:
-        y, mean, invstd = _load_kernels().forward(x, weight, bias, running_stats, momentum=momentum, eps=eps, slope=slope)
+        y, mean, invstd = _load_kernels().forward(
+            x, weight, bias, running_stats, momentum=momentum, eps=eps, slope=slope
+        )
         ctx.save_for_backward(x, weight, bias, mean, invstd)
         ctx.save_for_forward(x, weight, bias, mean, invstd)
         ctx.set_materialize_grads(False)
@@ -76,18 +83,20 @@ class FusedNormAct(Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
         inputs, input_tangents = ctx.saved_tensors[:3], tangents[:3]
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*inputs, *input_tangents)):
+        if any_requires_grad(*inputs, *input_tangents):
             return compute_norm_act_jvp(*inputs, *input_tangents, eps=ctx.eps, slope=ctx.slope)
-        return _load_kernels().jvp(ctx.saved_tensors, *input_tangents, slope=ctx.slope)  # type: ignore[no-any-return]
+        y_dot: Tensor = _load_kernels().jvp(ctx.saved_tensors, *input_tangents, slope=ctx.slope)
+        return y_dot
 
 
 def compute_norm_act_grads(
     x: Tensor, weight: Tensor, bias: Tensor, dy: Tensor, *, eps: float, slope: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What reaches x, weight and bias from dy, in operations that can be differentiated again."""
+    """Return the gradients of x, weight and bias, in differentiable operations."""
     x_hat, scale, active = _normalize(x, weight, bias, eps)
     g = torch.where(active, dy, slope * dy).to(x_hat.dtype)
-    return _apply_jacobian(g, x_hat, scale).to(x.dtype), (g * x_hat).sum(REDUCE_DIMS), g.sum(REDUCE_DIMS)
+    dx = _apply_jacobian(g, x_hat, scale).to(x.dtype)
+    return dx, (g * x_hat).sum(REDUCE_DIMS), g.sum(REDUCE_DIMS)
 
 
 def compute_norm_act_jvp(
@@ -101,7 +110,7 @@ def compute_norm_act_jvp(
     eps: float,
     slope: float,
 ) -> Tensor:
-    """The directional derivative of the outputs, in operations that can be differentiated again."""
+    """Return the directional derivative of the outputs, in differentiable operations."""
     x_hat, scale, active = _normalize(x, weight, bias, eps)
     y_dot = torch.zeros_like(x_hat)
     if x_dot is not None:
@@ -113,18 +122,21 @@ def compute_norm_act_jvp(
     return torch.where(active, y_dot, slope * y_dot).to(x.dtype)
 
 
-def _normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The normalised x̂, weight / σ, and where the leaky ReLU is active; float32 or better."""
+def _normalize(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the normalised x̂, weight / σ, and whether the leaky ReLU is active, in ≥ float32."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     centred = x - x.mean(REDUCE_DIMS, keepdim=True)
     invstd = (centred.square().mean(REDUCE_DIMS, keepdim=True) + eps).rsqrt()
-    x_hat = centred * invstd
-    return x_hat, _expand_channels(weight) * invstd, x_hat * _expand_channels(weight) + _expand_channels(bias) > 0
+    x_hat, weight = centred * invstd, _expand_channels(weight)
+    return x_hat, weight * invstd, x_hat * weight + _expand_channels(bias) > 0
 
 
 def _apply_jacobian(d: Tensor, x_hat: Tensor, scale: Tensor) -> Tensor:
-    """BatchNorm's Jacobian in x applied to `d`; it is symmetric, so this serves both modes."""
-    return scale * (d - d.mean(REDUCE_DIMS, keepdim=True) - x_hat * (d * x_hat).mean(REDUCE_DIMS, keepdim=True))
+    """Apply BatchNorm's Jacobian in x to `d`; it is symmetric, so this serves both modes."""
+    projection = x_hat * (d * x_hat).mean(REDUCE_DIMS, keepdim=True)
+    return scale * (d - d.mean(REDUCE_DIMS, keepdim=True) - projection)
 
 
 def _expand_channels(values: Tensor) -> Tensor:
@@ -132,4 +144,4 @@ def _expand_channels(values: Tensor) -> Tensor:
 
 
 def _load_kernels() -> Any:
-    return import_module("l2i.kernels.batchnorm_triton")  # where Triton is; here, machines without it would import it
+    return import_module("l2i.kernels.batchnorm_triton")  # not before: Triton may be missing

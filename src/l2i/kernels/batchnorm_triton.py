@@ -1,7 +1,8 @@
-"""BatchNorm in train mode with its leaky ReLU in two Triton kernels each way, on channels_last rows [N·H·W, C].
+"""BatchNorm in train mode and leaky ReLU, by two Triton kernels each way, on rows [N·H·W, C].
 
-The first kernel of a pair reduces spans of rows to partials [G, C], the second adds these up and maps the elements: no
-atomics, so that results repeat bit by bit. Tile sizes follow a fixed rule: tuning would time, and break CUDA graphs.
+Rows are channels_last. The first kernel of a pair reduces spans of rows to partials [G, C], the
+second sums these and maps the elements: without atomics, so that results repeat bit by bit. Tile
+sizes follow a fixed rule, since autotuning would time launches and break CUDA graphs.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -14,13 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK_C = 32  # channels of a tile: enough for whole memory sectors, few enough to keep the partials of a program small
-MAX_PROGRAMS = 128  # that reduce, at most: about one a multiprocessor; a power of two, since Triton pads blocks to one
-NUM_STAGES = tl.constexpr(3)  # tiles in flight in a program
+BLOCK_C = 32  # channels per tile: enough for full memory sectors, and few partials per program
+# reducing programs, about one per multiprocessor; a power of two, since Triton pads blocks to one
+MAX_PROGRAMS = 128
+NUM_STAGES = tl.constexpr(3)  # tiles in flight per program
 
 
 class Tiles(NamedTuple):
-    """How rows and channels are dealt out to the programs of a kernel."""
+    """How rows and channels are divided among the programs of a kernel."""
 
     grid: tuple[int, int]  # spans of rows, blocks of channels
     span: int
@@ -33,37 +35,55 @@ class Tiles(NamedTuple):
         block_r, blocks = tile_bytes // x.element_size() // block_c, triton.cdiv(channels, block_c)
         rows = x.numel() // channels
         span = triton.cdiv(triton.cdiv(rows, block_r), max(programs // blocks, 1)) * block_r
-        shape = {"channels": channels, "block_r": block_r, "block_c": block_c, "num_warps": num_warps}
-        return cls((triton.cdiv(rows, span), blocks), span, shape)
+        shape = {"channels": channels, "block_r": block_r, "block_c": block_c}
+        grid = (triton.cdiv(rows, span), blocks)
+        return cls(grid, span, {**shape, "num_warps": num_warps})
 
     @classmethod
     def for_reduction(cls, x: Tensor) -> "Tiles":
-        """About one large program a multiprocessor: every program of the second kernel reads all partials."""
+        """Use few large programs: every program of the second kernel reads all partials."""
         return cls.for_tensor(x, tile_bytes=16384, programs=MAX_PROGRAMS, num_warps=16)
 
     @classmethod
     def for_mapping(cls, x: Tensor) -> "Tiles":
-        """Partials are read in a block no lower than a tile: Triton then gives both one layout and converts nothing."""
+        """Read partials in blocks no lower than a tile: Triton then needs no layout conversion."""
         tiles = cls.for_tensor(x, tile_bytes=8192, programs=2 * MAX_PROGRAMS, num_warps=8)
-        return tiles._replace(shape={**tiles.shape, "block_g": max(MAX_PROGRAMS, tiles.shape["block_r"])})
+        block_g = max(MAX_PROGRAMS, tiles.shape["block_r"])
+        return tiles._replace(shape={**tiles.shape, "block_g": block_g})
+
+
+@triton.jit
+def write_one_kernel(x):
+    """Write a one."""
+    tl.store(x, 1.0)
+
+
+def probe() -> None:
+    """Launch the smallest kernel; raise if Triton does not work on this machine."""
+    x = torch.zeros((), device="cuda")
+    write_one_kernel[(1,)](x)
 
 
 @triton.jit
 def _compute_offsets(start, rows, cols, channels: tl.constexpr, block_r: tl.constexpr):
-    """Where a tile's elements lie, and which of them exist."""
+    """Return the offsets of a tile's elements, and which of them exist."""
     row = start + tl.arange(0, block_r)
-    return row[:, None] * channels + cols[None, :], (row < rows)[:, None] & (cols < channels)[None, :]
+    return row[:, None] * channels + cols[None, :], (row < rows)[:, None] & (cols < channels)[
+        None, :
+    ]
 
 
 @triton.jit
 def statistics_kernel(
-    x, means, squares, rows, span, channels: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr
-):
-    """Mean and sum of squared deviations of a span of rows."""
+    x, means, squares, rows, span,
+    channels: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
+):  # fmt: skip
+    """Compute the mean and the sum of squared deviations of a span of rows."""
     first = tl.program_id(0) * span
     last = tl.minimum(first + span, rows)
     cols = tl.program_id(1) * block_c + tl.arange(0, block_c)
-    # sums about a sample of the span: about zero they would cancel where the mean is far larger than the deviation
+    # sums about a sample of the span: about zero they would cancel if the mean is far larger than
+    # the deviation
     shift = tl.load(x + first * channels + cols, mask=cols < channels, other=0.0).to(tl.float32)
     total = tl.zeros([block_r, block_c], tl.float32)
     square = tl.zeros([block_r, block_c], tl.float32)
@@ -76,7 +96,11 @@ def statistics_kernel(
     mean_shift = tl.sum(total, 0) / (last - first)
     out_offsets = tl.program_id(0) * channels + cols
     tl.store(means + out_offsets, shift + mean_shift, mask=cols < channels)
-    tl.store(squares + out_offsets, tl.sum(square, 0) - mean_shift * mean_shift * (last - first), mask=cols < channels)
+    tl.store(
+        squares + out_offsets,
+        tl.sum(square, 0) - mean_shift * mean_shift * (last - first),
+        mask=cols < channels,
+    )
 
 
 @triton.jit
@@ -85,7 +109,7 @@ def normalise_kernel(
     rows, span, groups, group_span, eps, slope, momentum,
     channels: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr, block_g: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of a span of rows; the first program of a block of channels keeps the statistics."""
+    """Compute a span of outputs; the first program of a block of channels stores the statistics."""
     cols = tl.program_id(1) * block_c + tl.arange(0, block_c)
     partial_offsets, partial_mask = _compute_offsets(0, groups, cols, channels, block_g)
     partial_mean = tl.load(means + partial_offsets, mask=partial_mask, other=0.0)
@@ -103,9 +127,13 @@ def normalise_kernel(
             old_mean = tl.load(running_mean + cols, mask=cols < channels)
             old_var = tl.load(running_var + cols, mask=cols < channels)
             unbiased = var * (rows / (rows - 1))
-            tl.store(running_mean + cols, old_mean + momentum * (m - old_mean), mask=cols < channels)
-            tl.store(running_var + cols, old_var + momentum * (unbiased - old_var), mask=cols < channels)
-            if num_batches is not None:  # noqa: SIM102 (one is known when the kernel is compiled, the other is not)
+            tl.store(
+                running_mean + cols, old_mean + momentum * (m - old_mean), mask=cols < channels
+            )
+            tl.store(
+                running_var + cols, old_var + momentum * (unbiased - old_var), mask=cols < channels
+            )
+            if num_batches is not None:  # noqa: SIM102 (known at compile time, the other is not)
                 if tl.program_id(1) == 0:
                     tl.store(num_batches, tl.load(num_batches) + 1)
     w = tl.load(weight + cols, mask=cols < channels, other=0.0)
@@ -113,9 +141,13 @@ def normalise_kernel(
     first = tl.program_id(0) * span
     for start in tl.range(first, tl.minimum(first + span, rows), block_r, num_stages=NUM_STAGES):
         offsets, mask = _compute_offsets(start, rows, cols, channels, block_r)
-        x_hat = (tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32) - m[None, :]) * s[None, :]
+        x_hat = (tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32) - m[None, :]) * s[
+            None, :
+        ]
         value = x_hat * w[None, :] + b[None, :]
-        tl.store(y + offsets, tl.where(value > 0, value, slope * value).to(y.dtype.element_ty), mask=mask)
+        tl.store(
+            y + offsets, tl.where(value > 0, value, slope * value).to(y.dtype.element_ty), mask=mask
+        )
 
 
 @triton.jit
@@ -123,7 +155,7 @@ def products_kernel(
     x, d, weight, bias, mean, invstd, sums, dots, rows, span, slope, forward_mode: tl.constexpr,
     channels: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
 ):  # fmt: skip
-    """Sums of d and of d·x̂ over a span of rows; backward, d is first taken through the leaky ReLU."""
+    """Sum d and d·x̂ over a span of rows; backward, d first passes the leaky ReLU."""
     cols = tl.program_id(1) * block_c + tl.arange(0, block_c)
     m = tl.load(mean + cols, mask=cols < channels, other=0.0)
     s = tl.load(invstd + cols, mask=cols < channels, other=0.0)
@@ -134,7 +166,9 @@ def products_kernel(
     first = tl.program_id(0) * span
     for start in tl.range(first, tl.minimum(first + span, rows), block_r, num_stages=NUM_STAGES):
         offsets, mask = _compute_offsets(start, rows, cols, channels, block_r)
-        x_hat = (tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32) - m[None, :]) * s[None, :]
+        x_hat = (tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32) - m[None, :]) * s[
+            None, :
+        ]
         delta = tl.load(d + offsets, mask=mask, other=0.0).to(tl.float32)
         if not forward_mode:
             delta = tl.where(x_hat * w[None, :] + b[None, :] > 0, delta, slope * delta)
@@ -151,7 +185,7 @@ def project_kernel(
     rows, span, groups, slope, forward_mode: tl.constexpr,
     channels: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr, block_g: tl.constexpr,
 ):  # fmt: skip
-    """The symmetric Jacobian of BatchNorm on d, as w/σ·d + on_hat·x̂ + constant; forward, with tangents of w and b."""
+    """Apply the symmetric Jacobian w/σ·d + on_hat·x̂ + constant, and parameter tangents."""
     cols = tl.program_id(1) * block_c + tl.arange(0, block_c)
     m = tl.load(mean + cols, mask=cols < channels, other=0.0)
     s = tl.load(invstd + cols, mask=cols < channels, other=0.0)
@@ -176,7 +210,9 @@ def project_kernel(
     first = tl.program_id(0) * span
     for start in tl.range(first, tl.minimum(first + span, rows), block_r, num_stages=NUM_STAGES):
         offsets, mask = _compute_offsets(start, rows, cols, channels, block_r)
-        x_hat = (tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32) - m[None, :]) * s[None, :]
+        x_hat = (tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32) - m[None, :]) * s[
+            None, :
+        ]
         active = x_hat * w[None, :] + b[None, :] > 0
         value = x_hat * on_hat[None, :] + constant[None, :]
         if d is not None:
@@ -199,36 +235,49 @@ def forward(
     eps: float,
     slope: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, and the mean and 1/σ of the batch; `running` mean, variance and number of batches move in place."""
+    """Return y, mean and 1/σ; running mean, variance and number of batches change in place."""
     y, mean, invstd = torch.empty_like(x), *_allocate_partials(1, x)
     rows, reducing, mapping = x.numel() // x.shape[1], Tiles.for_reduction(x), Tiles.for_mapping(x)
     groups = reducing.grid[0]
     partials = _allocate_partials(groups, x)
     statistics_kernel[reducing.grid](x, *partials, rows, reducing.span, **reducing.shape)
     normalise_kernel[mapping.grid](
-        x, y, weight.contiguous(), bias.contiguous(), mean, invstd, *partials, *(running_stats or (None, None, None)),
-        rows, mapping.span, groups, reducing.span, eps, slope, momentum,
-        **mapping.shape,
+        x, y, weight.contiguous(), bias.contiguous(), mean, invstd, *partials,
+        *(running_stats or (None, None, None)),
+        rows, mapping.span, groups, reducing.span, eps, slope, momentum, **mapping.shape,
     )  # fmt: skip
     return y, mean[0], invstd[0]
 
 
 def backward(saved: Sequence[Tensor], dy: Tensor, *, slope: float) -> tuple[Tensor, Tensor, Tensor]:
-    """What reaches x, weight and bias; `saved` are these three, and the mean and 1/σ."""
-    dweight, dbias = (torch.empty_like(saved[1], memory_format=torch.contiguous_format) for _ in range(2))
-    return _launch_jacobian(saved, dy, (dweight, dbias, None, None), slope, forward_mode=False), dweight, dbias
+    """Return the gradients of x, weight and bias; `saved` holds these, the mean and 1/σ."""
+    dweight, dbias = (
+        torch.empty_like(saved[1], memory_format=torch.contiguous_format) for _ in range(2)
+    )
+    dx = _launch_jacobian(saved, dy, (dweight, dbias, None, None), slope, forward_mode=False)
+    return dx, dweight, dbias
 
 
 def jvp(
-    saved: Sequence[Tensor], x_dot: Tensor | None, weight_dot: Tensor | None, bias_dot: Tensor | None, *, slope: float
+    saved: Sequence[Tensor],
+    x_dot: Tensor | None,
+    weight_dot: Tensor | None,
+    bias_dot: Tensor | None,
+    *,
+    slope: float,
 ) -> Tensor:
-    """The outputs' tangent; `saved` as in `backward`."""
+    """Return the tangent of the outputs; `saved` is as in `backward`."""
     tangents = (None if t is None else t.contiguous() for t in (weight_dot, bias_dot))
     return _launch_jacobian(saved, x_dot, (None, None, *tangents), slope, forward_mode=True)
 
 
 def _launch_jacobian(
-    saved: Sequence[Tensor], d: Tensor | None, param_derivatives: tuple[Tensor | None, ...], slope: float, *, forward_mode: bool
+    saved: Sequence[Tensor],
+    d: Tensor | None,
+    param_derivatives: tuple[Tensor | None, ...],
+    slope: float,
+    *,
+    forward_mode: bool,
 ) -> Tensor:
     x, *params_and_stats = saved[0], *(t.contiguous() for t in saved[1:])
     rows, reducing, mapping = x.numel() // x.shape[1], Tiles.for_reduction(x), Tiles.for_mapping(x)
@@ -237,11 +286,12 @@ def _launch_jacobian(
     if d is not None:
         d, partials = d.contiguous(memory_format=torch.channels_last), _allocate_partials(groups, x)
         products_kernel[reducing.grid](
-            x, d, *params_and_stats, *partials, rows, reducing.span, slope, forward_mode, **reducing.shape
+            x, d, *params_and_stats, *partials, rows, reducing.span, slope, forward_mode,
+            **reducing.shape,
         )  # fmt: skip
     project_kernel[mapping.grid](
-        x, d, out, *params_and_stats, *partials, *param_derivatives, rows, mapping.span, groups, slope, forward_mode,
-        **mapping.shape,
+        x, d, out, *params_and_stats, *partials, *param_derivatives,
+        rows, mapping.span, groups, slope, forward_mode, **mapping.shape,
     )  # fmt: skip
     return out
 

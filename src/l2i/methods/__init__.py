@@ -1,7 +1,5 @@
 """The semi-supervised methods that L2I wraps, by name."""
 
-
-
 METHODS: dict[str, str] = {
     "supervised": "l2i.methods.supervised:Supervised",
     "pseudo-label": "l2i.methods.pseudo_label:PseudoLabel",

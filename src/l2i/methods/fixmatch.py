@@ -1,9 +1,10 @@
-"""FixMatch (Sohn et al., 2020): a confident hard label of a weak view, learned on a strong one (section 3)."""
+"""FixMatch (Sohn et al., 2020): hard labels of weak views, learned on strong ones (section 3)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.bilevel.functional import Net
+from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
 from l2i.methods.base import OneForward, View, make_weighted_cost
 from l2i.tasks.base import Task
@@ -20,10 +21,11 @@ class FixMatch(OneForward):
     threshold: float = 0.95
     """Confidence from which a label counts."""
     student_view: View = "strong"
-    """The view that the student sees; labels are imputed on the weak one."""
+    """View that the student sees; labels are imputed on the weak one."""
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
         return task.harden(task.to_label(net(batch.unlabeled.weak)), self.threshold)
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        return Student(batch.unlabeled.views[self.student_view], make_weighted_cost(task.sample_losses))
+        view = batch.unlabeled.views[self.student_view]
+        return Student(view, make_weighted_cost(task.sample_losses))

@@ -1,4 +1,4 @@
-"""Mean teacher (Tarvainen and Valpola, 2017): z is the prediction of the averaged model (section 3)."""
+"""Mean teacher (Tarvainen and Valpola, 2017): z is the averaged model's prediction (section 3)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,4 +1,4 @@
-"""MixMatch (Berthelot et al., 2019): sharpened mean predictions, MixUp over all rows (section 3)."""
+"""MixMatch (Berthelot et al., 2019): sharpened mean predictions, MixUp of all rows (section 3)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.bilevel.functional import Net
+from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
 from l2i.methods.base import OneForward, View
 from l2i.tasks.base import Task
@@ -21,11 +22,11 @@ class MixMatch(OneForward):
     mixes_targets: ClassVar[bool] = True
 
     weight: float = 75.0
-    """λ, the weight of the unsupervised cost once ramped up."""
+    """λ, the weight of the unsupervised cost after its ramp-up."""
     temperature: float = 0.5
-    """Sharpening of the mean prediction; 1 leaves it as it is."""
+    """Sharpening temperature of the mean prediction; 1 for none."""
     alpha: float = 0.75
-    """The Beta distribution of the mixing share."""
+    """Parameter of the Beta distribution of mixing ratios."""
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -36,37 +37,43 @@ class MixMatch(OneForward):
         return self.alpha
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
-        mean_label = (task.to_label(net(batch.unlabeled.weak)) + task.to_label(net(batch.unlabeled.weak2))) / 2
-        return Imputed.unmasked(task.to_label(task.to_logits(mean_label) / self.temperature))  # mean^(1/T), safe for small T
+        views = (batch.unlabeled.weak, batch.unlabeled.weak2)
+        first, second = (task.to_label(net(view)) for view in views)
+        mean_logits = task.to_logits((first + second) / 2)
+        return Imputed.unmasked(task.to_label(mean_logits / self.temperature))  # mean^(1/T)
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
         def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
-            return task.distance(outputs, self.mix_targets(task, batch, imputed.z)[len(batch.labeled.x) :]).mean()
+            targets = _mix_targets(task, batch, imputed.z)[len(batch.labeled.x) :]
+            return task.distance(outputs, targets).mean()
 
-        return Student(self.mix_inputs(batch)[len(batch.labeled.x) :], cost)
+        return Student(_mix_inputs(batch)[len(batch.labeled.x) :], cost)
 
     def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
         def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
-            return task.loss(outputs, self.mix_targets(task, batch, imputed.z)[: len(batch.labeled.x)])
+            return task.loss(outputs, _mix_targets(task, batch, imputed.z)[: len(batch.labeled.x)])
 
-        return Student(self.mix_inputs(batch)[: len(batch.labeled.x)], cost)
-
-    def mix_inputs(self, batch: Batch) -> Tensor:
-        """The labelled rows and both views of the unlabelled ones, mixed."""
-        return mix_rows(torch.cat([batch.labeled.x, batch.unlabeled.weak, batch.unlabeled.weak2]), batch)
-
-    def mix_targets(self, task: Task, batch: Batch, z: Tensor) -> Tensor:
-        """Their labels, mixed the same way."""
-        return mix_rows(torch.cat([task.to_target(batch.labeled.y).to(z.dtype), z, z]), batch)
+        return Student(_mix_inputs(batch)[: len(batch.labeled.x)], cost)
 
 
-def mix_rows(rows: Tensor, batch: Batch) -> Tensor:
-    """Each row with its partner's, drawn among all rows."""
+def _mix_inputs(batch: Batch) -> Tensor:
+    """Mix the labelled rows and both views of the unlabelled ones."""
+    return _mix_rows([batch.labeled.x, batch.unlabeled.weak, batch.unlabeled.weak2], batch)
+
+
+def _mix_targets(task: Task, batch: Batch, z: Tensor) -> Tensor:
+    """Mix their labels in the same way."""
+    return _mix_rows([task.to_target(batch.labeled.y).to(z.dtype), z, z], batch)
+
+
+def _mix_rows(parts: list[Tensor], batch: Batch) -> Tensor:
+    """Mix each row with a partner drawn among all rows."""
     assert batch.mix is not None
+    rows = torch.cat(parts)
     return interpolate_rows(rows, rows[batch.mix.permutation], batch.mix.ratio)
 
 
 def interpolate_rows(rows: Tensor, partners: Tensor, ratio: Tensor) -> Tensor:
-    """MixUp with a row's own share being the larger."""
+    """Apply MixUp, with a row's own share being the larger."""
     ratio = torch.maximum(ratio, 1 - ratio).to(rows.dtype).view(-1, *[1] * (rows.ndim - 1))
     return ratio * rows + (1 - ratio) * partners

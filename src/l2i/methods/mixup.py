@@ -1,11 +1,12 @@
-"""MixUp (Zhang et al., 2018) as the semi-supervised baseline of the MixMatch paper: each set mixed within itself."""
+"""MixUp (Zhang et al., 2018) as the MixMatch paper's baseline: each set mixed within itself."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.bilevel.functional import Net
+from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
 from l2i.methods.base import Method, View
 from l2i.methods.mixmatch import interpolate_rows
@@ -14,15 +15,15 @@ from l2i.tasks.base import Task
 
 @dataclass(frozen=True, kw_only=True)
 class MixUp(Method):
-    """Mixed labelled rows with mixed labels; mixed unlabelled rows with mixed predictions; cross-entropy for both."""
+    """Cross-entropy on mixed labelled rows, and on mixed unlabelled rows with mixed predictions."""
 
     name: ClassVar[str] = "mixup"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
 
     alpha: float = 0.5
-    """The Beta distribution of the mixing share."""
+    """Parameter of the Beta distribution of mixing ratios."""
     student_view: View = "weak"
-    """The view that is mixed; labels are imputed on it as it is."""
+    """View to mix; labels are imputed on it before mixing."""
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -33,20 +34,20 @@ class MixUp(Method):
         return self.alpha
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        start, size = len(batch.labeled.x), len(batch.unlabeled.weak)
+        start = len(batch.labeled.x)
 
         def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
-            return task.loss(outputs, mix_within(imputed.z, batch, start, size))
+            return task.loss(outputs, _mix_within(imputed.z, batch, start))
 
-        return Student(mix_within(batch.unlabeled.weak, batch, start, size), cost)
+        return Student(_mix_within(batch.unlabeled.weak, batch, start), cost)
 
     def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
-        size = len(batch.labeled.x)
-        target = mix_within(task.to_target(batch.labeled.y), batch, 0, size)
-        return Student(mix_within(batch.labeled.x, batch, 0, size), lambda outputs, _: task.loss(outputs, target))
+        target = _mix_within(task.to_target(batch.labeled.y), batch, 0)
+        inputs = _mix_within(batch.labeled.x, batch, 0)
+        return Student(inputs, lambda outputs, _: task.loss(outputs, target))
 
 
-def mix_within(rows: Tensor, batch: Batch, start: int, size: int) -> Tensor:
-    """Each row mixed with the one as far from the other end: the order of a batch is random already."""
+def _mix_within(rows: Tensor, batch: Batch, start: int) -> Tensor:
+    """Mix each row with its mirror image in the batch, whose order is random already."""
     assert batch.mix is not None
-    return interpolate_rows(rows, rows.flip(0), batch.mix.ratio[start : start + size])
+    return interpolate_rows(rows, rows.flip(0), batch.mix.ratio[start : start + len(rows)])

@@ -8,6 +8,6 @@ from l2i.methods.base import Method
 
 @dataclass(frozen=True, kw_only=True)
 class PiModel(Method):
-    """The general form as it stands: z is the model's own prediction on another view."""
+    """The general form unchanged: z is the model's own prediction on another view."""
 
     name: ClassVar[str] = "pi-model"

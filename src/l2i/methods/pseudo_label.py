@@ -1,9 +1,10 @@
-"""Pseudo-label (Lee, 2013): the predicted label is taken for true where it is confident."""
+"""Pseudo-label (Lee, 2013): a confident prediction is taken for the true label."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.bilevel.functional import Net
+from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
 from l2i.methods.base import Method, make_weighted_cost
 from l2i.tasks.base import Task
@@ -13,8 +14,8 @@ from l2i.tasks.base import Task
 class PseudoLabel(Method):
     """A hard label (regression: the prediction) on one view, the task's loss on another.
 
-    Lee trains on the view that was labelled, `student_view="weak"`; the paper's landmarks are carried to another
-    crop, and on one view a regression would have nothing to learn, so that is the default.
+    Lee trains on the view that was labelled, `student_view="weak"`. The default transports labels
+    to another view, as the paper does for landmarks: on one view a regression learns nothing.
     """
 
     name: ClassVar[str] = "pseudo-label"
@@ -28,4 +29,5 @@ class PseudoLabel(Method):
         return imputed._replace(z=self.transport(task, imputed.z, batch))
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        return Student(batch.unlabeled.views[self.student_view], make_weighted_cost(task.sample_losses))
+        view = batch.unlabeled.views[self.student_view]
+        return Student(view, make_weighted_cost(task.sample_losses))

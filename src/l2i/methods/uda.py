@@ -1,4 +1,4 @@
-"""UDA (Xie et al., 2019): sharpened confident labels learned on a strong view, and training-signal annealing."""
+"""UDA (Xie et al., 2019): sharpened labels on a strong view, training-signal annealing."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from l2i.bilevel.problem import Imputed, Net, Student
+from l2i.bilevel.functional import Net
+from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
 from l2i.distributed import current_group
 from l2i.methods.base import OneForward, View, make_weighted_cost
@@ -17,22 +18,22 @@ STEEPNESS = 5.0  # of the logarithmic and exponential annealing
 
 @dataclass(frozen=True, kw_only=True)
 class UDA(OneForward):
-    """Divergence on the strong view from the sharpened prediction on the weak one, where that is confident."""
+    """Divergence on the strong view from the sharpened, confident prediction on the weak one."""
 
     name: ClassVar[str] = "uda"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     uses_confidence_mask: ClassVar[bool] = True
 
     threshold: float = 0.8
-    """Confidence, before sharpening, from which a label counts."""
+    """Confidence before sharpening from which a label counts."""
     temperature: float = 0.4
-    """Sharpening of the prediction; 1 leaves it as it is."""
+    """Sharpening temperature of the prediction; 1 for none."""
     annealing: Literal["none", "linear", "log", "exp"] = "linear"
-    """How the confidence below which a labelled sample still counts grows from 1/C to 1 (TSA); none: all count."""
+    """Growth of the confidence, from 1/C to 1, below which a labelled sample still counts (TSA)."""
     annealing_share: float = 1.0
-    """The share of the run over which it grows."""
+    """Fraction of the run over which it grows."""
     student_view: View = "strong"
-    """The view that the student sees; labels are imputed on the weak one."""
+    """View that the student sees; labels are imputed on the weak one."""
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
         z = task.to_label(net(batch.unlabeled.weak))
@@ -41,7 +42,8 @@ class UDA(OneForward):
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
         def divergence(outputs: Tensor, z: Tensor) -> Tensor:
-            return task.sample_losses(outputs, z) - task.sample_losses(task.to_logits(z), z)  # less the entropy of z
+            entropy = task.sample_losses(task.to_logits(z), z)
+            return task.sample_losses(outputs, z) - entropy
 
         return Student(batch.unlabeled.views[self.student_view], make_weighted_cost(divergence))
 
@@ -50,15 +52,16 @@ class UDA(OneForward):
             return super().supervised(task, net, batch)
 
         def cost(outputs: Tensor, _: Imputed) -> Tensor:
-            losses = task.sample_losses(outputs, batch.labeled.y)
-            is_learned = torch.exp(-losses.detach()) > self.compute_tsa_threshold(task, batch)  # what is well learned no longer counts
-            num_counted = current_group().all_reduce_mean((~is_learned).sum().to(losses.dtype))  # of a process, on average
-            return (losses * ~is_learned).sum() / num_counted.clamp_min(1 / current_group().size)
+            losses, group = task.sample_losses(outputs, batch.labeled.y), current_group()
+            threshold = self.compute_tsa_threshold(task, batch)
+            is_learned = torch.exp(-losses.detach()) > threshold  # such samples do not count
+            mean_count = group.all_reduce_mean((~is_learned).sum().to(losses.dtype))
+            return (losses * ~is_learned).sum() / mean_count.clamp_min(1 / group.size)
 
         return Student(batch.labeled.x, cost)
 
     def compute_tsa_threshold(self, task: Task, batch: Batch) -> Tensor:
-        """η_t, from 1/C at the start to 1."""
+        """Return η_t, which grows from 1/C to 1."""
         assert batch.progress is not None
         t = (batch.progress / self.annealing_share).clamp_max(1)
         annealed = {

@@ -1,4 +1,4 @@
-"""The form all networks here share, and what a network is built from."""
+"""The configuration of a network, and the form that all networks share."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,29 +13,24 @@ class ModelConfig:
     name: str = "conv"
     """mlp, conv, wide-resnet, resnet, tcdcn, or encoder for texts."""
     width: int = 32
-    """Hidden units (mlp), first channels (conv), widening factor (wide-resnet, resnet); not used by tcdcn and
-    encoder."""
+    """Hidden units (mlp), first channels (conv) or widening factor (wide-resnet, resnet); not used
+    by tcdcn and encoder."""
     depth: int = 2
-    """Hidden layers (mlp), stages (conv), total layers, 6n + 4 (wide-resnet), 6n + 2 (resnet); not used by tcdcn and
-    encoder."""
+    """Hidden layers (mlp), stages (conv) or total layers, 6n + 4 (wide-resnet) or 6n + 2 (resnet);
+    not used by tcdcn and encoder."""
     dropout: float = 0.0
     """Dropout before the head."""
     weights: str | None = None
-    """encoder: a folder with weights and tokenizer in Hugging Face's form, or a name on its hub; 'random' for a BERT of
-    this width and depth that is not trained."""
-    pooling: Literal["auto", "mean", "first", "pooler"] = "auto"
-    """encoder: how the tokens of a text become one vector: their mean, the first, or the network's own pooler; auto: as
-    the weights were trained."""
+    """encoder: a folder with weights and tokenizer in Hugging Face's format, or a name on its hub;
+    'random' for an untrained BERT of this width and depth."""
     freeze: Literal["none", "embeddings", "encoder"] = "none"
-    """encoder: what is not trained: nothing, the word embeddings, or all but the head."""
+    """encoder: what to freeze: nothing, the word embeddings, or all but the head."""
     encoder_dropout: float | None = None
-    """encoder: dropout within it; by default as its weights say."""
-    gradient_checkpointing: bool = False
-    """encoder: keep each layer's inputs alone and pass it again in the backward: less memory, more time."""
+    """encoder: dropout within it; by default as its configuration says."""
 
 
 class Classifier(nn.Module):
-    """Φ: a feature encoder Φ^f and a linear head, nothing after it."""
+    """Φ: a feature encoder Φ^f and a linear head, with nothing after it."""
 
     def __init__(self, encoder: nn.Module, width: int, outputs: int) -> None:
         super().__init__()
@@ -43,7 +38,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(width, outputs)
 
     def features(self, x: Tensor) -> Tensor:
-        """Φ^f(x), [B, F]."""
+        """Return Φ^f(x), [B, F]."""
         return self.encoder(x)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:

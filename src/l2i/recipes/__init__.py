@@ -27,7 +27,7 @@ TABLES: dict[str, str] = {
 
 
 def get_table(name: str) -> Table:
-    """A table by name."""
+    """Return a table by name."""
     table_name, _, cell = name.partition("/")
     if cell and table_name in TABLES:
         raise InputError(f"'{name}' is a cell of a table: l2i compare {table_name} --cells {cell}")
@@ -36,21 +36,24 @@ def get_table(name: str) -> Table:
 
 
 def list_recipes() -> list[str]:
-    """Every cell there is."""
+    """List the names of all cells."""
     return [cell for name in TABLES for cell in get_table(name).cells]
 
 
 def get(name: str) -> Run:
-    """The run of a cell, to train as it is or to change with `l2i.replace`."""
+    """Return the run of a cell, to train as it is or to change with `l2i.replace`."""
     return find_cell_table(name).get_run(name)
 
 
 def find_cell_table(name: str) -> Table:
-    """The table that a cell is in."""
+    """Return the table of a cell."""
     for candidate in map(get_table, TABLES):
         if name in candidate.cells:
             return candidate
     if name in TABLES:
         example = get_table(name).default_cells[-1]
-        raise InputError(f"'{name}' is a table: train one of its cells, such as {example}, or 'l2i compare {name}'")
+        raise InputError(
+            f"'{name}' is a table: train one of its cells, such as {example}, "
+            f"or 'l2i compare {name}'"
+        )
     raise make_unknown_error("recipe", name, list_recipes())

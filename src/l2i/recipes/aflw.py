@@ -1,18 +1,27 @@
-"""Five landmarks of AFLW faces from 91, 182, 455 or all labels (section 5, Experiment 1, and its ablations)."""
+"""Five landmarks of AFLW faces from 91, 182, 455 or all labels (section 5, Experiment 1)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from l2i.methods import METHODS
-from l2i.recipes.table import Cell, Table, make_control_cell, make_l2i_cells, make_l2i_config, name_cells
-from l2i.registry import load_registered
+from l2i.recipes.table import (
+    Cell,
+    Table,
+    build_run,
+    make_controlled_cells,
+    make_l2i_cells,
+    make_l2i_config,
+    name_cells,
+)
 
 if TYPE_CHECKING:
     from l2i.config import Run
 
 LEARNING_RATE = 0.03
 LABEL_COUNTS = (91, 182, 455)
+METHOD_SETTINGS = {
+    method: {"weight": 3.0, "rampup": 9000 / 22500} for method in ("pseudo-label", "mean-teacher")
+}
 SOURCES = {
     "data.weak.shift": "released code: up to 4 pixels, reflected at the edges",
     "batch.labeled": "released code",
@@ -20,63 +29,60 @@ SOURCES = {
     "batch.holdout": "released code",
     "model.name": "TCDCN, in the sizes of the released code",
     "optim.ema_decay": "released code; it is what is evaluated",
-    "l2i.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L; for K > 1 ours",
-    "l2i.eta_schedule": "released code: the rate as it is at the step",
-    "l2i.hypergradient": "the closed form for the distance in use; the paper's eq. to the letter: last_layer_paper",
-    "report": "early stopping on the validation set, as the paper says; the released code also prints the mean of 20",
+    "l2i.paper.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L; for K > 1 ours",
+    "l2i.paper.eta_schedule": "released code: the rate as it is at the step",
+    "l2i.hypergradient": "the closed form for the distance in use; "
+    "the paper's eq. to the letter: bilevel.last_layer_paper",
+    "report": "early stopping on the validation set, as the paper says; "
+    "the released code also prints the mean of 20",
 }
 
 
 def build_cells() -> list[Cell]:
-    """The table with the control (ours), then its ablations: exact, L, and K inner steps (ours)."""
-    cell_list = [Cell("supervised", labels) for labels in LABEL_COUNTS]
-    for method in ("pseudo-label", "mean-teacher"):
+    """Return the table with the control (ours), and its ablations: exact, L, and K (ours)."""
+    cells = [Cell("supervised", labels) for labels in LABEL_COUNTS]
+    for method in METHOD_SETTINGS:
         for labels in LABEL_COUNTS:
-            cell_list += [Cell(method, labels), *make_l2i_cells(method, labels), make_control_cell(method, labels)]
+            cells += make_controlled_cells(method, labels)
     for labels in LABEL_COUNTS:
-        cell_list += make_l2i_cells("mean-teacher", labels, ablations=("exact", "learnable"))[2:]
+        cells += make_l2i_cells("mean-teacher", labels, ablations=("exact", "learnable"))[2:]
     inner_step_cells = make_l2i_cells("mean-teacher", 91, ablations=("k1", "k2", "k3"))[2:]
     # the paper's rule with K = 1 is its exact cell above
-    return cell_list + [cell for cell in inner_step_cells if (cell.update, cell.ablation) != ("paper", "k1")]
+    inner_step_cells.remove(Cell("mean-teacher", 91, "paper", "k1"))
+    return cells + inner_step_cells
 
 
 def make_run(name: str, cell: Cell) -> Run:
-    """The paper's protocol for a cell."""
-    from l2i.config import Data, Optim, Run
-    from l2i.data.transforms.image import Augment
-    from l2i.models.base import ModelConfig
-    from l2i.training.loader import BatchSizes
-
-    settings: dict[str, Any] = {} if cell.method == "supervised" else {"weight": 3.0, "rampup": 9000 / 22500}
+    """Return the paper's protocol for a cell."""
     eta = (1 if cell.ablation == "learnable" else 10) * LEARNING_RATE
-    shift_augment = Augment(shift=4, padding="reflect")
-    return Run(
-        name=name,
+    view = {"shift": 4, "padding": "reflect"}
+    return build_run(
+        name,
+        cell,
+        make_l2i_config(cell, eta, eta_schedule="rate"),
+        METHOD_SETTINGS,
         steps=22_500,
         eval_every=250,
         save_every=500,
         report="best",
         probe_samples=0 if cell.update == "off" else 500,
-        data=Data(name="landmarks", num_labeled=cell.num_labeled, num_validation=0.1, weak=shift_augment, strong=shift_augment),
-        batch=BatchSizes(labeled=128, unlabeled=128, holdout=128),
-        model=ModelConfig(name="tcdcn"),
-        method=load_registered("method", METHODS, cell.method)(**settings),
-        l2i=make_l2i_config(cell, eta, eta_schedule="rate"),
-        optim=Optim(
-            name="sgd",
-            lr=LEARNING_RATE,
-            momentum=0.9,
-            weight_decay=0.0005,
-            weight_decay_mode="l2",
-            schedule="step",
-            milestones=(15_000 / 22_500,),
-            ema_decay=0.999,
-        ),
+        data={"name": "landmarks", "num_validation": 0.1, "weak": view, "strong": view},
+        batch={"labeled": 128, "unlabeled": 128, "holdout": 128},
+        model={"name": "tcdcn"},
+        optim={
+            "name": "sgd",
+            "lr": LEARNING_RATE,
+            "weight_decay": 0.0005,
+            "weight_decay_mode": "l2",
+            "schedule": "step",
+            "milestones": (15_000 / 22_500,),
+            "ema_decay": 0.999,
+        },
     )
 
 
 def compute_mean_face_error(root: str | None) -> dict[str, float]:
-    """The error of predicting, for every test face, the mean of each landmark over all training faces."""
+    """Return the error of predicting the mean training face for every test face."""
     from l2i.data.samples import DataSet
     from l2i.tasks import Regression
     from l2i.training.setup import load_dataset

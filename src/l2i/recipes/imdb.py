@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from l2i.methods import METHODS
-from l2i.recipes.table import Cell, Table, make_l2i_cells, make_l2i_config, name_cells
-from l2i.registry import load_registered
+from l2i.recipes.table import (
+    Cell,
+    Settings,
+    Table,
+    build_run,
+    make_l2i_cells,
+    make_l2i_config,
+    name_cells,
+)
 
 if TYPE_CHECKING:
     from l2i.config import Run
@@ -15,8 +21,7 @@ NUM_LABELED = 20
 LEARNING_RATE = 2e-5
 UNLABELED_BATCH_SIZE = 24
 NUM_CLASSES = 2
-METHOD_SETTINGS: dict[str, dict[str, Any]] = {
-    "supervised": {},
+METHOD_SETTINGS: dict[str, Settings] = {
     "uda": {"weight": 1.0, "threshold": 0.0, "temperature": 1.0, "annealing": "linear"},
     "fixmatch": {"weight": 1.0, "threshold": 0.95},
     "mean-teacher": {"weight": 10.0, "rampup": 0.4, "student_view": "strong"},
@@ -24,8 +29,8 @@ METHOD_SETTINGS: dict[str, dict[str, Any]] = {
 SOURCES = {
     "data.num_validation": "UDA's code sets none aside",
     "data.text.keep_side": "UDA's code: of a long review, the end",
-    "data.strong.words.paraphrase": "UDA: a back-translation, where there is one",
-    "data.strong.words.replace": "UDA's paper: where there is none, TF-IDF replacement",
+    "data.words.paraphrase": "UDA: a back-translation, where there is one",
+    "data.words.replace": "UDA's paper: where there is none, TF-IDF replacement",
     "model.dropout": "UDA's code, before the head as within BERT",
     "method.weight": "UDA's code; mean teacher's is ours",
     "method.threshold": "UDA's code for BERT base has no mask; FixMatch's is that for images",
@@ -33,42 +38,49 @@ SOURCES = {
     "method.annealing": "UDA's code",
     "optim.schedule": "BERT's code: linear to 0, after the warm-up",
     "optim.max_grad_norm": "BERT's code",
-    "optim.weight_decay": "the paper names Adam; BERT's code takes 0.01 times the rate off the weights besides",
+    "optim.weight_decay": "the paper names Adam; "
+    "BERT's code takes 0.01 times the rate off the weights besides",
     "optim.ema_decay": "UDA evaluates the model as it is",
-    "l2i.eta": "the paper gives none; released code for CIFAR: 50·lr on a sum over batch and classes",
+    "l2i.paper.eta": "the paper gives none; released code for CIFAR: "
+    "50·lr on a sum over batch and classes",
 }
 
 
 def build_cells() -> list[Cell]:
-    """The paper's three, and two more methods; each with L2I by both rules."""
-    cell_list = [Cell("supervised", NUM_LABELED)]
-    for method in ("uda", "fixmatch", "mean-teacher"):
-        cell_list += [Cell(method, NUM_LABELED), *make_l2i_cells(method, NUM_LABELED, ablations=("exact",) if method == "uda" else ())]
-    return cell_list
+    """Return the paper's three cells, and two more methods; each with L2I by both rules."""
+    cells = [Cell("supervised", NUM_LABELED)]
+    for method in METHOD_SETTINGS:
+        ablations = ("exact",) if method == "uda" else ()
+        cells.append(Cell(method, NUM_LABELED))
+        cells += make_l2i_cells(method, NUM_LABELED, ablations=ablations)
+    return cells
 
 
 def make_run(name: str, cell: Cell) -> Run:
-    """The paper's protocol for a cell."""
-    from l2i.config import Data, Optim, Run
-    from l2i.data.tokenization import Text
-    from l2i.data.transforms.image import Augment
-    from l2i.data.transforms.text import TokenAugment
-    from l2i.models.base import ModelConfig
-    from l2i.training.loader import BatchSizes
-
-    strong = Augment(words=TokenAugment(paraphrase=1.0, replace=0.3))
-    uses_teacher = cell.method == "mean-teacher"
-    return Run(
-        name=name,
+    """Return the paper's protocol for a cell."""
+    return build_run(
+        name,
+        cell,
+        make_l2i_config(cell, eta=50 * LEARNING_RATE * UNLABELED_BATCH_SIZE * NUM_CLASSES),
+        METHOD_SETTINGS,
         steps=10_000,
         eval_every=500,
         save_every=2500,
-        data=Data(name="imdb", num_labeled=NUM_LABELED, num_validation=0, text=Text(length=128), strong=strong),
-        batch=BatchSizes(labeled=8, unlabeled=UNLABELED_BATCH_SIZE, holdout=8),
-        model=ModelConfig(name="encoder", weights="bert-base-uncased", dropout=0.1),
-        method=load_registered("method", METHODS, cell.method)(**METHOD_SETTINGS[cell.method]),
-        l2i=make_l2i_config(cell, eta=50 * LEARNING_RATE * UNLABELED_BATCH_SIZE * NUM_CLASSES),
-        optim=Optim(lr=LEARNING_RATE, schedule="linear", warmup=0.1, max_grad_norm=1.0, ema_decay=0.999 if uses_teacher else 0.0),
+        data={
+            "name": "imdb",
+            "num_validation": 0,
+            "text": {"length": 128},
+            "words": {"paraphrase": 1.0, "replace": 0.3},
+        },
+        batch={"labeled": 8, "unlabeled": UNLABELED_BATCH_SIZE, "holdout": 8},
+        model={"name": "encoder", "weights": "bert-base-uncased", "dropout": 0.1},
+        optim={
+            "lr": LEARNING_RATE,
+            "schedule": "linear",
+            "warmup": 0.1,
+            "max_grad_norm": 1.0,
+            "ema_decay": 0.999 if cell.method == "mean-teacher" else 0.0,
+        },
     )
 
 
@@ -76,7 +88,7 @@ TABLE = Table(
     name="imdb",
     cells=name_cells("imdb", build_cells()),
     make_run=make_run,
-    default_cells=(f"imdb/sl-{NUM_LABELED}", f"imdb/uda-{NUM_LABELED}", f"imdb/uda-l2i-{NUM_LABELED}"),
+    default_cells=("imdb/sl-20", "imdb/uda-20", "imdb/uda-l2i-20"),
     seeds=3,
     sources=SOURCES,
 )

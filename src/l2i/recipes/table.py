@@ -1,25 +1,39 @@
-"""What a table of the paper is made of: cells by name, the run of each, and where its settings come from."""
+"""What a table of the paper consists of: cells by name, their runs, and the settings' sources."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from l2i.methods import METHODS
+from l2i.registry import load_registered
+
 if TYPE_CHECKING:
     from l2i.config import L2I, Run
 
 OuterUpdate = Literal["off", "normalized", "paper"]
+Settings = dict[str, Any]
 TABULAR_RHO = 0.1  # for tables of classes, a third of the default (docs/study.md)
 UPDATE_SUFFIXES: dict[OuterUpdate, str] = {"off": "", "normalized": "-l2i", "paper": "-l2i-paper"}
+AXES = ("methods", "labels", "rules", "ablations", "budgets")  # of a table, as a cell's fields
 PAPER_RESULTS_CSV = Path(__file__).with_name("paper.csv")
+ABLATIONS: dict[str, Settings] = {  # what they change in L2I's config
+    "exact": {"hypergradient": "exact"},
+    "learnable": {"labels": "learnable"},
+    "separate": {"holdout": "separate"},
+    "control": {"ablation": "direct_gradient"},
+    "k1": {"hypergradient": "exact", "paper": {"inner_steps": 1}},
+    "k2": {"hypergradient": "exact", "paper": {"inner_steps": 2}},
+    "k3": {"hypergradient": "exact", "paper": {"inner_steps": 3}},
+}
 
 
 class Cell(NamedTuple):
-    """A method with so many labels, how L2I is applied to it, what an ablation changes, and on which budget."""
+    """A method, its number of labels, the rule of L2I, an ablation and a budget."""
 
     method: str
     num_labeled: int | float
@@ -33,7 +47,7 @@ class Cell(NamedTuple):
 
 
 class PaperResult(NamedTuple):
-    """A figure as the paper prints it; None where it prints none."""
+    """A result as the paper prints it; the error is None if it prints none."""
 
     error: float | None
     uncertainty: float | None
@@ -43,104 +57,140 @@ class PaperResult(NamedTuple):
     def __str__(self) -> str:
         if self.error is None:
             return "--"
-        mark = "*" if self.note else ""
-        return f"{self.error:.2f}{mark}" if self.uncertainty is None else f"{self.error:.2f} ± {self.uncertainty:.2f}{mark}"
+        uncertainty = "" if self.uncertainty is None else f" ± {self.uncertainty:.2f}"
+        return f"{self.error:.2f}{uncertainty}{'*' if self.note else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table: its cells by name and how to make a run of one."""
+    """A table: its cells by name, and how to make the run of one."""
 
     name: str
     cells: dict[str, Cell]
     make_run: Callable[[str, Cell], Run]
     default_cells: tuple[str, ...]
-    """What `l2i compare` trains when nothing is said."""
+    """Cells that `l2i compare` trains by default."""
     seeds: int
     compute_references: Callable[[str | None], dict[str, float]] | None = None
-    """Figures that need no training, by name, from the folder of the data: a row beside every comparison."""
+    """Metrics that need no training, by name, from the folder of the data."""
     sources: dict[str, str] = field(default_factory=dict)
-    """Field -> where its value comes from, where the paper leaves it open."""
+    """Field -> where its value comes from, if the paper leaves it open."""
     budget_sources: dict[str, dict[str, str]] = field(default_factory=dict)
-    """The same for cells on a budget of our own, where they differ, by budget."""
+    """Budget -> sources that differ for cells on a budget of our own."""
 
     def get_run(self, name: str) -> Run:
         return self.make_run(name, self.cells[name])
 
-    def find_baseline(self, name: str) -> str | None:
-        """The cell of the same method, labels and budget without L2I."""
-        cell = self.cells[name]
-        baseline_cell = Cell(cell.method, cell.num_labeled, budget=cell.budget)
-        return None if cell == baseline_cell else next((n for n, c in self.cells.items() if c == baseline_cell), None)
+    def find_cell(self, cell: Cell) -> str | None:
+        """Return the name of a cell, if the table has it."""
+        return next((name for name, candidate in self.cells.items() if candidate == cell), None)
 
-    def get_paper_result(self, name: str) -> PaperResult | None:
-        """The paper's figure for a cell, whatever its budget: the same for L2I's default rule and the paper's."""
-        return load_paper_results().get(self.find_paper_cell(name).replace(UPDATE_SUFFIXES["paper"], UPDATE_SUFFIXES["normalized"]))
+    def find_baseline(self, name: str) -> str | None:
+        """Return the cell of the same method, labels and budget without L2I."""
+        cell = self.cells[name]
+        baseline = cell._replace(update="off", ablation="")
+        return None if cell == baseline else self.find_cell(baseline)
 
     def find_paper_cell(self, name: str) -> str:
-        """The same cell on the paper's budget."""
-        paper_cell = self.cells[name]._replace(budget="")
-        return next((n for n, c in self.cells.items() if c == paper_cell), name)
+        """Return the same cell on the paper's budget."""
+        return self.find_cell(self.cells[name]._replace(budget="")) or name
+
+    def get_paper_result(self, name: str) -> PaperResult | None:
+        """Return the paper's result for a cell, whatever its budget and the rule of L2I."""
+        paper_cell = self.find_paper_cell(name)
+        return load_paper_results().get(
+            paper_cell.replace(UPDATE_SUFFIXES["paper"], UPDATE_SUFFIXES["normalized"])
+        )
 
     def get_setting_source(self, name: str, path: str) -> str | None:
-        """Where the value of a cell's field comes from, where the paper leaves it open."""
-        return self.budget_sources.get(self.cells[name].budget, {}).get(path, self.sources.get(path))
+        """Return where the value of a cell's field comes from, if the paper leaves it open."""
+        budget_sources = self.budget_sources.get(self.cells[name].budget, {})
+        return budget_sources.get(path, self.sources.get(path))
+
+    def summarize(self) -> str:
+        """List the values of each axis of the table."""
+        lines = [f"{self.name} ({len(self.cells)} cells)"]
+        for axis, values in zip(AXES, zip(*self.cells.values(), strict=True), strict=True):
+            if names := [str(value) for value in dict.fromkeys(values) if value != ""]:
+                lines.append(f"  {axis:<10} {', '.join(names)}")
+        return "\n".join(lines)
 
 
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "exact": {"hypergradient": "exact"},
-    "learnable": {"labels": "learnable"},
-    "separate": {"holdout": "separate"},
-    "control": {"through": "parameters"},
-    **{f"k{count}": {"hypergradient": "exact", "inner_steps": count} for count in (1, 2, 3)},
-}
+def build_run(
+    name: str, cell: Cell, l2i: L2I, methods: Mapping[str, Settings], **settings: Any
+) -> Run:
+    """Return the run of a cell with its method and fields, which are given as for `replace`."""
+    from l2i.config import Run, replace
+
+    method = load_registered("method", METHODS, cell.method)(**methods.get(cell.method, {}))
+    data = {**settings.pop("data"), "num_labeled": cell.num_labeled}
+    return replace(Run(name=name, method=method, l2i=l2i), data=data, **settings)
 
 
 def make_l2i_config(
-    cell: Cell, eta: float, *, eta_schedule: Literal["constant", "rate"] = "constant", rho: float | None = None
+    cell: Cell,
+    eta: float,
+    *,
+    eta_schedule: Literal["constant", "rate"] = "constant",
+    rho: float | None = None,
 ) -> L2I:
-    """L2I as a cell has it; `eta` is for the paper's rule, and for every rule with a number of inner steps."""
-    from l2i.config import L2I
+    """Return L2I as a cell has it.
+
+    `eta` is for the paper's rule, and for every rule with a number of inner steps.
+    """
+    from l2i.config import L2I, PaperUpdate
 
     changes = {"update": cell.update, **ABLATIONS.get(cell.ablation, {})}
     if rho is not None:
         changes["rho"] = rho
-    if cell.update == "paper":
-        changes["inner_supervised"] = True
-    if cell.update == "paper" or "inner_steps" in changes:
-        changes |= {"eta": eta, "eta_schedule": eta_schedule}
-    return L2I(**changes)
+    paper = dict(changes.pop("paper", {}))
+    if cell.update == "paper" or paper:
+        inner_supervised = cell.update == "paper"
+        paper |= {"eta": eta, "eta_schedule": eta_schedule, "inner_supervised": inner_supervised}
+    return L2I(**changes, paper=PaperUpdate(**paper))
 
 
 def name_cells(table_name: str, cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Cells by name, TABLE/METHOD[-l2i][-paper]-LABELS[-ABLATION][-BUDGET]."""
-    return {
-        "-".join(filter(None, [f"{table_name}/{c.method_slug}{UPDATE_SUFFIXES[c.update]}", str(c.num_labeled), c.ablation, c.budget])): c
-        for c in cells
-    }
+    """Return cells by name, TABLE/METHOD[-l2i][-paper]-LABELS[-ABLATION][-BUDGET]."""
+    named = {}
+    for cell in cells:
+        prefix = f"{table_name}/{cell.method_slug}{UPDATE_SUFFIXES[cell.update]}"
+        parts = (prefix, str(cell.num_labeled), cell.ablation, cell.budget)
+        named["-".join(filter(None, parts))] = cell
+    return named
 
 
-def make_l2i_cells(method: str, num_labeled: int | float, *, ablations: Iterable[str] = ()) -> list[Cell]:
-    """A method with L2I, by the library's default rule and by the paper's, as it is and with each ablation."""
+def make_l2i_cells(
+    method: str, num_labeled: int | float, *, ablations: Iterable[str] = ()
+) -> list[Cell]:
+    """Return a method with L2I by both rules, without ablation and with each."""
     updates: tuple[OuterUpdate, ...] = ("normalized", "paper")
-    return [Cell(method, num_labeled, update, ablation) for ablation in ("", *ablations) for update in updates]
+    return [
+        Cell(method, num_labeled, update, ablation)
+        for ablation in ("", *ablations)
+        for update in updates
+    ]
 
 
-def make_control_cell(method: str, num_labeled: int | float) -> Cell:
-    """More labelled samples in place of the outer step, at the same strength: what L2I has to be better than."""
-    return Cell(method, num_labeled, "normalized", "control")
+def make_controlled_cells(method: str, num_labeled: int | float) -> list[Cell]:
+    """Return a method without L2I, with it, and with the control.
+
+    The control uses the hold-out samples as more labelled ones, at the same strength.
+    """
+    control = Cell(method, num_labeled, "normalized", "control")
+    return [Cell(method, num_labeled), *make_l2i_cells(method, num_labeled), control]
 
 
 @cache
 def load_paper_results() -> dict[str, PaperResult]:
-    """The paper's figures, by cell; for the cells with L2I, under the default rule's name."""
+    """Return the paper's results by cell; cells with L2I have the default rule's name."""
     with PAPER_RESULTS_CSV.open(encoding="utf-8", newline="") as file:
         return {
-            row["cell"]: PaperResult(parse_optional_float(row["error"]), parse_optional_float(row["spread"]), row["where"], row["note"])
+            row["cell"]: PaperResult(
+                float(row["error"]) if row["error"] else None,
+                float(row["spread"]) if row["spread"] else None,
+                row["where"],
+                row["note"],
+            )
             for row in csv.DictReader(file)
         }
-
-
-def parse_optional_float(text: str) -> float | None:
-    """A number, where there is one."""
-    return float(text) if text else None

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from l2i.bilevel.labels import labels_to_logits, logits_to_labels
+from l2i.bilevel.outer import labels_to_logits, logits_to_labels
 from l2i.bilevel.problem import Imputed
 from l2i.data.transforms.geometry import AffineMap
 from l2i.tasks.base import Task
 
-MAX_CLASSES_WITHOUT_TOP5 = 10  # classes, above which the top-5 error says something
+MAX_CLASSES_WITHOUT_TOP5 = 10  # above, the top-5 error is informative
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Task):
-    """One class a sample; y holds class numbers, z a distribution."""
+    """One class per sample; y holds class numbers, z distributions."""
 
     kind: ClassVar[str] = "classification"
     metric_name: ClassVar[str] = "error (%)"
@@ -54,8 +54,8 @@ class Classification(Task):
         return z
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
-        metric_values = {self.metric_name: 100 * (outputs.argmax(dim=1) != y).double().mean()}
+        values = {self.metric_name: 100 * (outputs.argmax(dim=1) != y).double().mean()}
         if self.num_outputs > MAX_CLASSES_WITHOUT_TOP5:
             missed = (outputs.topk(5, dim=1).indices != y.unsqueeze(1)).all(dim=1)
-            metric_values["top-5 error (%)"] = 100 * missed.double().mean()
-        return metric_values
+            values["top-5 error (%)"] = 100 * missed.double().mean()
+        return values

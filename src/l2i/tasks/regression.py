@@ -1,4 +1,4 @@
-"""Regression: squared loss on standardised targets, and labels that may be points of an image (Experiment 1)."""
+"""Regression: squared loss on standardised targets, which may be landmarks (Experiment 1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from l2i.data.transforms.geometry import AffineMap
 from l2i.errors import InputError
 from l2i.tasks.base import Task
 
-FAILURE_THRESHOLD = 10.0  # per cent of the distance between the eyes, above which a face counts as failed
+FAILURE_THRESHOLD = 10.0  # per cent of the distance between the eyes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,24 +25,29 @@ class Regression(Task):
     mean: Tensor  # [D]
     std: Tensor  # [D]
     points: bool = False
-    """Whether targets are points x, y, x, y, … in pixels, which move with the image."""
+    """Targets are points x, y, x, y, … in pixels, which move with the image."""
     eyes: tuple[int, int] | None = None
-    """Which points are the eyes, where errors are measured in their distance."""
+    """Indices of the eyes, if errors are measured in units of their distance."""
 
     @property
     def chance_loss(self) -> float:
-        return 1.0  # the mean, in spreads
+        return 1.0  # of predicting the mean
 
     @staticmethod
-    def from_targets(y: Tensor, *, points: bool = False, eyes: tuple[int, int] | None = None) -> Regression:
-        """The task for labels `y` [N, D], with their mean and spread; a constant coordinate keeps its units."""
+    def from_targets(
+        y: Tensor, *, points: bool = False, eyes: tuple[int, int] | None = None
+    ) -> Regression:
+        """Standardise by the labels `y` [N, D]; a constant coordinate keeps its units."""
         if y.ndim != 2 or (points and y.shape[1] % 2):
             raise InputError(
-                f"regression targets of shape {list(y.shape)} do not fit; use [N, D], with D even for points x, y, …"
+                f"regression targets of shape {list(y.shape)} do not fit; "
+                "use [N, D], with D even for points x, y, …"
             )
         std = y.std(dim=0, correction=0)
         safe_std = torch.where(std > 0, std, torch.ones_like(std))
-        return Regression(num_outputs=y.shape[1], mean=y.mean(dim=0), std=safe_std, points=points, eyes=eyes)
+        return Regression(
+            num_outputs=y.shape[1], mean=y.mean(dim=0), std=safe_std, points=points, eyes=eyes
+        )
 
     def sample_losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return (outputs - target).square().mean(dim=1)
@@ -63,15 +68,17 @@ class Regression(Task):
         return (y - self.mean) / self.std
 
     def decode(self, outputs: Tensor) -> Tensor:
-        """Standardised targets back in the data set's units."""
+        """Convert standardised targets to the data set's units."""
         return outputs * self.std + self.mean
 
     def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:
-        return z if affine_map is None or not self.points else self.encode(affine_map.apply(self.decode(z)))
+        if affine_map is None or not self.points:
+            return z
+        return self.encode(affine_map.apply(self.decode(z)))
 
     @property
     def uses_std_units(self) -> bool:
-        """Whether the error is measured in spreads: several targets that are no points need not have one unit."""
+        """Whether errors are in standard deviations: several targets may have different units."""
         return self.num_outputs > 1 and not self.points
 
     @property
@@ -80,10 +87,12 @@ class Regression(Task):
 
     @property
     def metric_description(self) -> str:
-        if self.eyes is None:
-            unit = "the targets' spreads among the labelled samples" if self.uses_std_units else "the targets' units"
-            return f"root of the mean squared error, in {unit}"
-        return "mean distance of landmarks from the truth, as a share of the distance between the eyes"
+        if self.eyes is not None:
+            share = "as a share of the distance between the eyes"
+            return f"mean distance of landmarks from the truth, {share}"
+        std_units = "the targets' spreads among the labelled samples"
+        unit = std_units if self.uses_std_units else "the targets' units"
+        return f"root of the mean squared error, in {unit}"
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         predicted = self.decode(outputs)
@@ -91,12 +100,15 @@ class Regression(Task):
             unit = self.std.double() if self.uses_std_units else 1.0
             return {self.metric_name: ((predicted - y).double() / unit).square().mean().sqrt()}
         errors = 100 * self.compute_landmark_errors(predicted, y)
-        return {self.metric_name: errors.mean(), "failure rate (%)": 100 * (errors > FAILURE_THRESHOLD).double().mean()}
+        return {
+            self.metric_name: errors.mean(),
+            "failure rate (%)": 100 * (errors > FAILURE_THRESHOLD).double().mean(),
+        }
 
     def compute_landmark_errors(self, predicted: Tensor, y: Tensor) -> Tensor:
-        """Each face's mean distance between landmarks and their truth, in distances between its eyes, [B]."""
+        """Return each face's mean landmark error, in units of its eyes' distance, [B]."""
         assert self.eyes is not None
-        predicted_points, true_points = (coords.double().reshape(len(y), -1, 2) for coords in (predicted, y))
-        eye_distance = (true_points[:, self.eyes[0]] - true_points[:, self.eyes[1]]).norm(dim=1)
-        errors: Tensor = (predicted_points - true_points).norm(dim=2).mean(dim=1) / eye_distance
+        points, truth = (coords.double().reshape(len(y), -1, 2) for coords in (predicted, y))
+        eye_distance = (truth[:, self.eyes[0]] - truth[:, self.eyes[1]]).norm(dim=1)
+        errors: Tensor = (points - truth).norm(dim=2).mean(dim=1) / eye_distance
         return errors

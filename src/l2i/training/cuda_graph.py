@@ -1,8 +1,4 @@
-"""A step's batch (Algorithm 1, line 3), drawn beside the step before it: a CUDA graph on a stream of its own.
-
-MERGED:
-A step as a CUDA graph: launching its many kernels one by one takes longer than running them.
-"""
+"""A step as a CUDA graph: launching its many kernels one by one takes longer than running them."""
 
 from __future__ import annotations
 
@@ -14,23 +10,28 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from l2i.config import Run
 from l2i.data.batch import Batch, collect_tensors
 from l2i.errors import InputError
 from l2i.streams import SEQUENTIAL, CudaStreams, StreamPlan, StreamSchedule
 from l2i.training.loader import Loader
 
+GRAPH_WARMUP_STEPS = 3  # eager steps first: libraries choose algorithms, Adam makes its moments
+
+StepFunction = Callable[[Batch, bool, StreamSchedule], None]  # the flag: with an outer step
+
 
 class BatchPrefetcher:
-    """The batches of a loader, each in the same memory, which a recorded step reads.
+    """Draws the next batch on its own stream, into memory that a captured step reads.
 
-    Drawing and augmenting is a chain of hundreds of small kernels that leaves most of the device idle; beside a step
-    most of its time is saved. A batch depends on (seed, step) alone, so it is the same whenever it is drawn.
+    Drawing and augmenting is a chain of hundreds of small kernels that leaves most of the device
+    idle; beside a step most of its time is saved. A batch depends on (seed, step) alone, so it does
+    not matter when it is drawn.
     """
 
     def __init__(self, loader: Loader) -> None:
         self.loader, self.graph = loader.clone(), torch.cuda.CUDAGraph()
-        self.stream = torch.cuda.Stream(loader.device, priority=-1)  # from another 32 than lanes
+        # of high priority, since those streams come from another pool than the step's
+        self.stream = torch.cuda.Stream(loader.device, priority=-1)
         self.graph.register_generator_state(self.loader.generator)
         self.loader.seek(0)
         with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
@@ -39,43 +40,36 @@ class BatchPrefetcher:
         self.step: int | None = None
 
     def __call__(self, t: int) -> Batch:
-        """The batch of a step, until the next is asked for; that of the step after it is on its way then."""
-        if self.step != t:  # at first, and where a run goes on elsewhere
-            self.start_drawing(t)
+        """Return the batch of step t, valid until the next call, and start drawing the next one."""
+        if self.step != t:  # at first, and when a run resumes elsewhere
+            self._start_drawing(t)
         torch.cuda.current_stream(self.loader.device).wait_stream(self.stream)
         torch._foreach_copy_(collect_tensors(self.batch), collect_tensors(self.next_batch))
-        self.start_drawing(t + 1)
+        self._start_drawing(t + 1)
         return self.batch
 
-    def start_drawing(self, t: int) -> None:
-        """Draw the batch of a step, once what was drawn before has been taken over."""
-        self.step = None  # until it is on its way: whoever interrupts this must not take it for the one before
+    def _start_drawing(self, t: int) -> None:
+        """Draw the batch of step t, once the one before it has been copied."""
+        self.step = None  # until it is under way: an interrupt must not leave the previous number
         self.stream.wait_stream(torch.cuda.current_stream(self.loader.device))
         with torch.cuda.stream(self.stream):
             self.loader.seek(t)
             self.graph.replay()
         self.step = t
 
-    def close(self) -> None:
-        """Wait for the batch that is on its way: what it writes to is about to be given back."""
-        self.stream.synchronize()
-
-
-GRAPH_WARMUP_STEPS = 3  # steps taken one by one first: libraries choose their algorithms, and the optimizer makes its moments
-
-StepFunction = Callable[[Batch, bool, StreamSchedule], None]  # takes a step, with an outer one or without, in lanes
-
 
 class StepGraph:
-    """Steps taken one by one at first, then recorded, one graph a kind of step, and replayed.
+    """Steps that are eager at first, then captured, one graph per kind of step, and replayed.
 
-    All that a step reads and writes stays where it is: the state in place, the step's numbers on the device, and the
-    batch, which is drawn while the step before it is replayed.
+    All that a step reads and writes stays in place: the state, the step's numbers on the device,
+    and the batch, which is drawn while the step before it is replayed.
     """
 
-    def __init__(self, step: StepFunction, loader: Loader, plan: StreamPlan | None, *, required: bool) -> None:
+    def __init__(
+        self, step: StepFunction, loader: Loader, plan: StreamPlan | None, *, required: bool
+    ) -> None:
         self.step, self.loader, self.required = step, loader, required
-        self.streams: StreamSchedule = SEQUENTIAL if plan is None else CudaStreams(loader.device, plan)
+        self.streams = SEQUENTIAL if plan is None else CudaStreams(loader.device, plan)
         self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self.prefetcher: BatchPrefetcher | None = None
         self.eager_counts: Counter[bool] = Counter()
@@ -88,53 +82,51 @@ class StepGraph:
             self.graphs[outer].replay()
             return
         self.eager_counts[outer] += 1
-        if self.capture_failed or self.eager_counts[outer] <= GRAPH_WARMUP_STEPS or not self.capture(t, outer):
+        is_eager = self.capture_failed or self.eager_counts[outer] <= GRAPH_WARMUP_STEPS
+        if is_eager or not self._capture(t, outer):
             self.step(self.loader.draw_batch(t, holdout=outer), outer, SEQUENTIAL)
 
-    def capture(self, t: int, outer: bool) -> bool:
-        """Record the step and replay it; False where that cannot be done."""
+    def _capture(self, t: int, outer: bool) -> bool:
+        """Capture the step and replay it; return False if that is not possible."""
         graph = torch.cuda.CUDAGraph()
         pool = next((captured.pool() for captured in self.graphs.values()), None)
         try:
             self.prefetcher = self.prefetcher or BatchPrefetcher(self.loader)
             batch = self.prefetcher(t)
-            with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"
+            ):
                 self.step(batch, outer, self.streams)
         except RuntimeError as error:
-            return self.fall_back_to_eager(error)
+            self._fall_back_to_eager(error)
+            return False
         self.graphs[outer] = graph
         graph.replay()
         return True
 
-    def fall_back_to_eager(self, error: RuntimeError) -> bool:
-        """Say that steps are taken one by one from here on, or raise where the run asks for a graph."""
-        cause = error.__context__ or error  # ending the recording fails as well, and says less
+    def _fall_back_to_eager(self, error: RuntimeError) -> None:
+        """Report that steps are eager from here on, or raise if the run asks for a graph."""
+        cause = error.__context__ or error  # ending the capture fails as well, and says less
         if isinstance(cause, torch.OutOfMemoryError):
             raise cause
         reason = (str(cause).splitlines() or [type(cause).__name__])[0]
         torch.cuda.synchronize(self.loader.device)
         generator = torch.cuda.default_generators[self.stream.device_index]
-        generator.graphsafe_set_state(generator.clone_state())  # else it goes on as if the recording had not ended
+        generator.graphsafe_set_state(generator.clone_state())  # else it stays in capture mode
         self.close()
         if self.required:
-            raise InputError(f"engine='graph': this step cannot be recorded ({reason}); use engine='eager'") from error
-        print(f"l2i: going on without a CUDA graph, which this step does not allow ({reason})", file=sys.stderr)
+            raise InputError(
+                f"engine='graph': this step cannot be recorded ({reason}); use engine='eager'"
+            ) from error
+        print(
+            f"l2i: continuing without a CUDA graph, which this step does not allow ({reason})",
+            file=sys.stderr,
+        )
         self.capture_failed = True
-        return False
 
     def close(self) -> None:
-        """Let go of what was recorded."""
+        """Free the captured steps."""
         if self.prefetcher is not None:
-            self.prefetcher.close()
+            self.prefetcher.stream.synchronize()  # it writes to memory that is about to be freed
         self.graphs.clear()
         self.prefetcher = None
-
-
-def make_step_graph(run: Run, step: StepFunction, loader: Loader, obstacles: dict[str, bool], plan: StreamPlan | None) -> StepGraph | None:
-    """What records the steps of a run, where it wants that and there is no reason against it; in lanes, with a plan."""
-    reasons = [reason for reason, applies in obstacles.items() if applies]
-    if run.engine == "graph" and reasons:
-        raise InputError(f"engine='graph' records steps on a GPU, but {reasons[0]}; use engine='auto'")
-    if run.engine == "eager" or reasons:
-        return None
-    return StepGraph(step, loader, plan, required=run.engine == "graph")

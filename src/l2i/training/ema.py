@@ -1,8 +1,4 @@
-"""The teacher: an exponential moving average of the model (section 3, «Mean-teacher»).
-
-MERGED:
-BatchNorm statistics of the averaged model, which is what is evaluated (appendix), in place of the model's.
-"""
+"""The teacher: an exponential moving average of the model (section 3, «Mean-teacher»)."""
 
 from __future__ import annotations
 
@@ -10,24 +6,30 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import count
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from l2i.bilevel.functional import freeze_buffers, lookahead, trainable_batchnorms
+from l2i.config import Run
 from l2i.data.samples import Samples
+from l2i.tasks.base import Task
 from l2i.training.evaluation import compute_outputs, iter_chunks
+from l2i.training.loader import Loader
 from l2i.training.optimizer import FlatParameters
 from l2i.training.precision import use_precision
+from l2i.training.step import compute_costs
 
-if TYPE_CHECKING:
-    from l2i.config import Run
-    from l2i.training.trainer import Trainer
+BN_SAMPLES = 1024  # training samples to recompute statistics on, about
+BN_BATCH_SIZE = 256  # samples that are normalised together, about
+
 
 class Teacher:
-    """θ' ← α θ' + (1 − α) θ, with α growing from 0; it imputes for mean teacher, and it is what is evaluated."""
+    """θ' ← α θ' + (1 − α) θ, with α growing from 0: the model that is evaluated.
+
+    For mean teacher it also imputes.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False)
@@ -35,32 +37,29 @@ class Teacher:
 
     @torch.no_grad()
     def update(self, model: nn.Module, values: Tensor, update_rate: Tensor) -> None:
-        """Take the share `fresh` = 1 − α of the model, whose parameters are `values`, and its buffers as they are."""
+        """Move by `update_rate` = 1 − α towards the model's `values`; copy its buffers."""
         self.flat.values.lerp_(values, update_rate)
         pairs = list(zip(self.model.buffers(), model.buffers(), strict=True))
-        for dtype in dict.fromkeys(buffer.dtype for buffer, _ in pairs):  # of one kind, they are copied in one go
-            same_dtype = [pair for pair in pairs if pair[0].dtype == dtype]
-            torch._foreach_copy_([target for target, _ in same_dtype], [source for _, source in same_dtype])
+        for dtype in dict.fromkeys(buffer.dtype for buffer, _ in pairs):  # one kernel per type
+            targets, sources = zip(*(pair for pair in pairs if pair[0].dtype == dtype), strict=True)
+            torch._foreach_copy_(targets, sources)
 
 
-BN_SAMPLES = 1024  # training samples that statistics are taken on, about
-BN_BATCH_SIZE = 256  # samples that are normalised among themselves, about
+def recompute_bn(model: nn.Module, run: Run, task: Task, loader: Loader) -> None:
+    """Recompute BatchNorm statistics of the averaged model, like torch's `update_bn`.
 
-
-def recompute_bn(trainer: Trainer) -> None:
-    """Give the averaged model statistics of its own, where the run asks for it, in place of the model's.
-
-    Those are of the weights as they were, one step after the other, and not of their average: while a rate stays high
-    the two are far apart. They are taken on what a step passes, the same mini-batches at every look, each forward
-    counting alike: a network that has learned from shifted or mixed images expects the spread of those. Steps are not
-    touched by it: the next one copies the model's statistics again.
+    Those copied from the model belong to the weights of single steps, not to their average: while
+    the learning rate is high the two are far apart. The statistics are means over forwards of the
+    same mini-batches at every evaluation, passed as in a step: a network trained on shifted or
+    mixed images expects their spread. Training is not affected: the next step copies the model's
+    statistics again.
     """
-    run, teacher = trainer.run, trainer.teacher.model
-    if run.optim.ema_bn == "copy" or not trainable_batchnorms(teacher):
+    if not trainable_batchnorms(model):
         return
-    model, forward_counter = trainer.apply_precision(teacher), count(start=1)
     imputer = lookahead(model, dict(model.named_parameters()))
-    with use_precision(trainer.precision, trainer.device), train_batchnorm_only(teacher) as layers, torch.no_grad():
+    forward_counter = count(start=1)
+    samples_per_step = run.batch.labeled + (run.batch.unlabeled if run.method.views else 0)
+    with use_precision(loader.device), train_batchnorm_only(model) as layers, torch.no_grad():
 
         def net(x: Tensor) -> Tensor:
             new_momentum = 1 / next(forward_counter)
@@ -69,38 +68,41 @@ def recompute_bn(trainer: Trainer) -> None:
             outputs: Tensor = model(x)
             return outputs
 
-        loader = trainer.make_loader() if trainer.loader.streams else trainer.loader.clone()
-        with closing(loader):
-            for step in range(min(run.steps, -(-BN_SAMPLES // count_step_samples(run)))):
-                run.method.compute_costs(trainer.task, net, imputer, loader.draw_batch(step, holdout=False))
-
-
-def count_step_samples(run: Run) -> int:
-    """Samples that a step learns from."""
-    return run.batch.labeled + (run.batch.unlabeled if run.method.views else 0)
+        with closing(loader.clone()) as own_loader:
+            for step in range(min(run.steps, -(-BN_SAMPLES // samples_per_step))):
+                batch = own_loader.draw_batch(step, holdout=False)
+                compute_costs(run.method, task, net, imputer, batch)
 
 
 @torch.no_grad()
 def compute_outputs_train_bn(
-    model: nn.Module, samples: Samples, preprocess: Callable[[Tensor], Tensor], *, batch_size: int = BN_BATCH_SIZE, workers: int = 0
+    model: nn.Module,
+    samples: Samples,
+    preprocess: Callable[[Tensor], Tensor],
+    *,
+    batch_size: int = BN_BATCH_SIZE,
+    workers: int = 0,
 ) -> Tensor:
-    """A model's outputs, about `size` samples at a time with BatchNorm statistics of their own, none of which it keeps.
+    """Return a model's outputs, about `batch_size` samples at a time normalised by themselves.
 
-    So a step sees them, but for dropout; the running statistics of a model under way lag behind it. A sample alone has
-    no statistics, and is seen with the running ones.
+    This is how a step sees them, except for dropout; running statistics lag behind the model in
+    training, and are neither used nor changed. A single sample has no statistics and is normalised
+    by the running ones.
     """
     total = len(samples.y)
     if total < 2:
         return compute_outputs(model, samples, preprocess, workers=workers)
-    chunk_size = -(-total // max(1, total // batch_size))  # none is left over, to be normalised among a few
+    chunk_size = -(-total // max(1, total // batch_size))  # leaves no small rest
     with train_batchnorm_only(model), freeze_buffers(model):
-        return torch.cat([model(preprocess(raw)) for raw in iter_chunks(samples, chunk_size, workers)])
+        chunks = iter_chunks(samples, chunk_size, workers)
+        return torch.cat([model(preprocess(raw)) for raw in chunks])
 
 
 @contextmanager
 def train_batchnorm_only(model: nn.Module) -> Iterator[list[_BatchNorm]]:
-    """The model in evaluation mode but for the BatchNorm that is trained, whose layers it gives; then as it was."""
-    layers, training_modes = trainable_batchnorms(model), {module: module.training for module in model.modules()}
+    """Put all layers but trainable BatchNorm in evaluation mode; yield those layers."""
+    layers = trainable_batchnorms(model)
+    training_modes = {module: module.training for module in model.modules()}
     momenta = [layer.momentum for layer in layers]
     model.eval()
     for layer in layers:

@@ -1,7 +1,6 @@
-"""What a run's evaluations say has gone wrong though every number is finite: outputs that do not depend on the input,
-a confidence mask that lets nothing through, or one class alone, and a look-ahead that goes too far.
+"""Health checks: constant outputs, a collapsed confidence mask, a look-ahead that goes too far.
 
-Nothing here stops a run. All is read off the rows of metrics.jsonl, so a run that was cut raises the same alarms.
+They only warn, and read only the rows of metrics.jsonl, so that a resumed run warns alike.
 """
 
 from __future__ import annotations
@@ -14,51 +13,56 @@ from l2i.data.samples import Splits
 from l2i.tasks import Task
 from l2i.training.metrics import MetricRow, step_weighted_mean
 
-MIN_RUN_FRACTION, MIN_STEPS = 0.2, 100  # of the run, and at least so many steps, before which nothing is said: all begins constant
-WINDOW_FRACTION = 0.1  # of the run, over which steps are judged: at the end evaluations lie few steps apart
-MIN_OTHER_FRACTION = 0.001  # share of samples given another class than the most frequent, under which outputs are constant
-MIN_OUTPUT_SPREAD = 0.01  # the same for regression: spread of the outputs / spread of the targets
-TARGET_TOLERANCE = 1e-6  # of a target, under which it does not vary
-MIN_OTHER_SAMPLES = 5  # samples of other classes than the most frequent that it takes to say so
-MIN_PASSING_FRACTION = 0.001  # share of imputed labels that count, under which the mask lets nothing through
-MIN_OPEN_FRACTION = 0.1  # the same, from which one class alone is no beginning
-MAX_COST_RATIO = 3.0  # times the cost of guessing, above which C^H(θ*) tells of the look-ahead alone
+# nothing is checked before 20 % of the run and 100 steps: every run starts out constant
+MIN_RUN_FRACTION, MIN_STEPS = 0.2, 100
+WINDOW_FRACTION = 0.1  # of the run to average over: the last evaluations are few steps apart
+MIN_OTHER_FRACTION = 0.001  # of predictions outside the top class; below it they are constant
+MIN_OUTPUT_SPREAD = 0.01  # the same for regression: std of the outputs / std of the targets
+TARGET_TOLERANCE = 1e-6  # relative; a target with a smaller std does not vary
+MIN_OTHER_SAMPLES = 5  # samples outside the top class that the check needs
+MIN_PASSING_FRACTION = 0.001  # of the imputed labels; below it the mask passes nothing
+MIN_OPEN_FRACTION = 0.1  # of the imputed labels, from which a single class is suspicious
+MAX_COST_RATIO = 3.0  # C^H(θ*) / chance level, above which the look-ahead dominates
 ADVICE = "lower optim.lr or method.weight, train longer, or look at the labels"
 
 
 def measure_diversity(task: Task, outputs: Tensor, y: Tensor) -> float:
-    """How much the outputs for a set depend on the sample; 0 for a constant.
+    """Return how much the outputs depend on the sample; 0 for a constant.
 
-    For classes, the share of samples that are given another than the most frequent one. For targets, the spread of the
-    outputs over that of the targets, of the coordinate where this is the largest; 1 where no target varies.
+    For classes: the fraction of predictions outside the most frequent class. For targets: the
+    largest ratio of the outputs' std to the targets', or 1 if no target varies.
     """
     if task.kind == "classification":
-        return 1 - float(outputs.argmax(dim=1).bincount(minlength=task.num_outputs).max()) / len(outputs)
+        counts = outputs.argmax(dim=1).bincount(minlength=task.num_outputs)
+        return 1 - float(counts.max()) / len(outputs)
     targets = task.encode(y).double()
-    target_std, output_std = targets.std(dim=0, correction=0), outputs.double().std(dim=0, correction=0)
+    target_std = targets.std(dim=0, correction=0)
+    output_std = outputs.double().std(dim=0, correction=0)
     is_varying = target_std > TARGET_TOLERANCE * targets.abs().amax(dim=0)
     return float((output_std / target_std)[is_varying].max()) if bool(is_varying.any()) else 1.0
 
 
 def pick_monitored_split(splits: Splits) -> str | None:
-    """The set whose outputs `spread_of` is taken of."""
+    """Return the split whose outputs `measure_diversity` looks at."""
     return next((name for name in ("validation", "test") if len(getattr(splits, name).x)), None)
 
 
-def check_health(rows: Sequence[MetricRow], splits: Splits, steps: int, chance_loss: float | None = None) -> dict[str, str]:
-    """What holds at the last evaluation of a run of so many `steps`: a sentence by kind of alarm.
-
-    `guess` is what guessing costs, where the run looks ahead.
-    """
+def check_health(
+    rows: Sequence[MetricRow], splits: Splits, steps: int, chance_loss: float | None = None
+) -> dict[str, str]:
+    """Return the current warnings by kind; `chance_loss` is for runs that look ahead."""
     if not rows or int(rows[-1]["step"] or 0) < max(MIN_STEPS, MIN_RUN_FRACTION * steps):
         return {}
-    sentences = {"constant": check_constant_outputs(rows, splits), "mask": check_mask_collapse(rows, splits, steps)}
-    sentences |= {} if chance_loss is None else {"ahead": check_overshooting(rows, steps, chance_loss)}
+    sentences = {
+        "constant": _check_constant_outputs(rows, splits),
+        "mask": _check_mask_collapse(rows, splits, steps),
+        "ahead": _check_overshooting(rows, steps, chance_loss),
+    }
     return {kind: sentence for kind, sentence in sentences.items() if sentence is not None}
 
 
-def check_constant_outputs(rows: Sequence[MetricRow], splits: Splits) -> str | None:
-    """That the outputs are the same for all samples, where the truth is not."""
+def _check_constant_outputs(rows: Sequence[MetricRow], splits: Splits) -> str | None:
+    """Check that the outputs are not the same for all samples while the truth varies."""
     name, diversity = pick_monitored_split(splits), rows[-1].get("prediction_diversity")
     if name is None or diversity is None:
         return None
@@ -66,59 +70,62 @@ def check_constant_outputs(rows: Sequence[MetricRow], splits: Splits) -> str | N
     if splits.classes is None:
         if len(y) < MIN_OTHER_SAMPLES or diversity > MIN_OUTPUT_SPREAD:
             return None
-        return f"outputs for {len(y):,} {name} samples spread {format_fraction(diversity)} as far as the targets; {ADVICE}"
+        return (
+            f"outputs for {len(y):,} {name} samples spread {_format_percent(diversity)} "
+            f"as far as the targets; {ADVICE}"
+        )
     others = len(y) - int(y.bincount().max())
     if others < MIN_OTHER_SAMPLES or diversity > MIN_OTHER_FRACTION:
         return None
-    summary = f"{format_fraction(1 - diversity)} of the {len(y):,} {name} samples are given one class"
-    return f"{summary}, and at least {others:,} are of others; {ADVICE}"
+    return (
+        f"{_format_percent(1 - diversity)} of the {len(y):,} {name} samples are given one class, "
+        f"and at least {others:,} are of others; {ADVICE}"
+    )
 
 
-def check_mask_collapse(rows: Sequence[MetricRow], splits: Splits, steps: int) -> str | None:
-    """That the confidence mask lets (almost) no label through, or only labels of one class."""
-    mask_rate, top_fraction = average_mask_rates(rows, steps)
+def _check_mask_collapse(rows: Sequence[MetricRow], splits: Splits, steps: int) -> str | None:
+    """Check that the confidence mask passes some labels, and not of a single class alone."""
+    recent = _select_recent(rows, steps, "mask_rate")
+    mask_rate = step_weighted_mean(recent, "mask_rate")
     if mask_rate is None:
         return None
+    passing = [(num_steps * (row["mask_rate"] or 0.0), row) for num_steps, row in recent]
+    # each row has its own top class: one that changes counts as a single class
+    top_fraction = step_weighted_mean(passing, "mask_top_class") or 0.0
     if mask_rate < MIN_PASSING_FRACTION:
         return (
-            f"the mask lets {format_fraction(mask_rate)} of the imputed labels through, so the unlabelled samples do nothing; lower "
-            "method.threshold, train longer, or label more samples"
+            f"the mask lets {_format_percent(mask_rate)} of the imputed labels through, so the "
+            "unlabelled samples do nothing; lower method.threshold, train longer, or label more "
+            "samples"
         )
-    if mask_rate < MIN_OPEN_FRACTION or top_fraction < 1 - MIN_OTHER_FRACTION or len(splits.labeled.y.unique()) < 2:
+    is_single_class = mask_rate >= MIN_OPEN_FRACTION and top_fraction >= 1 - MIN_OTHER_FRACTION
+    if not is_single_class or len(splits.labeled.y.unique()) < 2:
         return None
     return (
-        f"{format_fraction(top_fraction)} of the imputed labels that count are of one class, and the labelled samples have others; lower "
-        "optim.lr or method.weight, raise method.threshold, or label more samples of the other classes"
+        f"{_format_percent(top_fraction)} of the imputed labels that count are of one class, and "
+        "the labelled samples have others; lower optim.lr or method.weight, raise "
+        "method.threshold, or label more samples of the other classes"
     )
 
 
-def average_mask_rates(rows: Sequence[MetricRow], steps: int) -> tuple[float | None, float]:
-    """The share of imputed labels that counted in the last part of the run, and among these that of the top class.
-
-    Each row has a top class of its own, so one that changes is taken for one class.
-    """
-    total_steps, masked_steps, top_class_steps = 0, 0.0, 0.0
-    for num_steps, row in select_recent(rows, steps, "mask_rate"):
-        mask_rate = row["mask_rate"] or 0.0
-        total_steps += num_steps
-        masked_steps += num_steps * mask_rate
-        top_class_steps += num_steps * mask_rate * (row.get("mask_top_class") or 0.0)
-    return (masked_steps / total_steps if total_steps else None), (top_class_steps / masked_steps if masked_steps else 0.0)
-
-
-def check_overshooting(rows: Sequence[MetricRow], steps: int, chance_loss: float) -> str | None:
-    """That the look-ahead leaves the hold-out samples far worse off than guessing."""
-    cost = step_weighted_mean(select_recent(rows, steps, "c_h"), "c_h")
-    if cost is None or cost <= MAX_COST_RATIO * chance_loss:
+def _check_overshooting(
+    rows: Sequence[MetricRow], steps: int, chance_loss: float | None
+) -> str | None:
+    """Check that the look-ahead does not leave the hold-out samples far worse than guessing."""
+    cost = step_weighted_mean(_select_recent(rows, steps, "c_h"), "c_h")
+    if chance_loss is None or cost is None or cost <= MAX_COST_RATIO * chance_loss:
         return None
     return (
-        f"after the look-ahead hold-out samples cost {cost:.3g}, where guessing costs {chance_loss:.3g}, so the outer step "
-        "mends its own damage; lower l2i.eta, or take the default rule, which does not look ahead"
+        f"after the look-ahead hold-out samples cost {cost:.3g}, where guessing costs "
+        f"{chance_loss:.3g}, so the outer step mends its own damage; lower l2i.paper.eta, or take "
+        "the default rule, which does not look ahead"
     )
 
 
-def select_recent(rows: Sequence[MetricRow], steps: int, column: str) -> list[tuple[int, MetricRow]]:
-    """Rows of the last part of the run that have a column, and how many steps each tells of, since the row before."""
+def _select_recent(
+    rows: Sequence[MetricRow], steps: int, column: str
+) -> list[tuple[int, MetricRow]]:
+    """Return the recent rows that have a column, each with the number of steps it covers."""
     ends = [0, *(int(row["step"] or 0) for row in rows)]
     return [
         (end - start, row)
@@ -127,6 +134,6 @@ def select_recent(rows: Sequence[MetricRow], steps: int, column: str) -> list[tu
     ]
 
 
-def format_fraction(value: float) -> str:
-    """A share as per cent, never rounded to all or none."""
+def _format_percent(value: float) -> str:
+    """Format a fraction as a percentage that is not rounded to 0 or 100."""
     return f"{100 * value:.0f} %" if value in (0, 1) else f"{100 * value:.3g} %"

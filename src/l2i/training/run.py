@@ -1,8 +1,4 @@
-"""A run from start to finish: its processes, its folder, and what it came to where it is done.
-
-MERGED:
-Several runs side by side on one GPU: each is a graph on a stream of its own, so together they fill the device.
-"""
+"""Train a run from start to finish, or several at once on one GPU."""
 
 from __future__ import annotations
 
@@ -23,11 +19,13 @@ from l2i.distributed import ProcessGroup, init_distributed
 from l2i.errors import InputError, Stopped
 from l2i.training import run_dir as folders
 from l2i.training.checkpoint import latest_valid, translate_disk_full
-from l2i.training.loop import EvalCallback, TrainingLoop
-from l2i.training.run_dir import Result, read_result, resolve_run_dir
+from l2i.training.loop import EvalCallback, StopRequest, TrainingLoop
+from l2i.training.run_dir import Result, parse_result, read_result, resolve_run_dir
 from l2i.training.setup import param_dtype, pick_device, use_threads, with_data_root
-from l2i.training.signals import StopRequest
 from l2i.training.trainer import Trainer
+
+# by default: capturing takes up to six streams per run, and torch has 32 distinct ones
+MAX_CONCURRENT_RUNS = 5
 
 
 def train(
@@ -39,21 +37,39 @@ def train(
     label: str | None = None,
     on_evaluation: EvalCallback | None = None,
 ) -> Result:
-    """Train, or go on with, `run` in its folder, and return what it came to. A run that is done is not done again.
+    """Train or resume `run` in its folder, and return its result; a finished run is not repeated.
 
-    `splits` and `model` may be your own; they are then not part of what config.json says. `label` is what the run is
-    called while it is trained. `watch` is called with the trainer and the step at every evaluation; in a run that was
-    cut and goes on, some steps come twice.
+    `splits` and `model` may be your own; config.json does not describe them. `label` is the run's
+    name in the progress bar. `on_evaluation` is called with the trainer and the step at every
+    evaluation; in a resumed run, some steps come twice.
     """
-    with StopRequest() as stop, open_training(run, stop, splits=splits, model=model, quiet=quiet, label=label) as training:
+    return train_keeping_trainer(
+        run, splits=splits, model=model, quiet=quiet, label=label, on_evaluation=on_evaluation
+    )[0]
+
+
+def train_keeping_trainer(
+    run: Run,
+    *,
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    quiet: bool = False,
+    label: str | None = None,
+    on_evaluation: EvalCallback | None = None,
+) -> tuple[Result, Trainer | None]:
+    """Train as `train` does; also return the closed trainer, or None if the run was done."""
+    with (
+        StopRequest() as stop,
+        _open_training(run, stop, splits=splits, model=model, quiet=quiet, label=label) as training,
+    ):
         if isinstance(training, Result):
-            return training
+            return training, None
         training.on_evaluation = on_evaluation
-        return training.finish()
+        return training.finish(), training.trainer
 
 
 @contextmanager
-def open_training(
+def _open_training(
     run: Run,
     stop: StopRequest,
     *,
@@ -62,107 +78,123 @@ def open_training(
     quiet: bool = False,
     label: str | None = None,
 ) -> Iterator[TrainingLoop | Result]:
-    """A run ready to take its steps, or its result where it is done."""
+    """Yield a run that is ready to take its steps, or its result if it is finished."""
     validate(run)
-    run, folder = with_data_root(run), folders.resolve_run_dir(run)
-    with translate_disk_full(folder), init_distributed(run.device) as ranks, use_threads(run.threads):
-        check_settings_agree(run, ranks)
-        result = read_finished_result(run, folder, ranks, splits)
+    run, folder = with_data_root(run), resolve_run_dir(run)
+    with ExitStack() as stack:
+        stack.enter_context(translate_disk_full(folder))
+        ranks = stack.enter_context(init_distributed(run.device))
+        stack.enter_context(use_threads(run.threads))
+        _check_settings_agree(run, ranks)
+        result = _read_finished_result(run, folder, ranks, splits)
         if result is not None:
             yield result
             return
-        trainer = Trainer(run, splits=splits, model=model)  # wrong input is found here, before anything is written
-        check_data_agree(trainer)
+        trainer = Trainer(run, splits=splits, model=model)  # finds wrong input before any writing
+        stack.enter_context(closing(trainer))
+        _check_data_agree(trainer)
+        if ranks.is_main:
+            stack.enter_context(folders.lock_run_dir(folder))
+            folders.claim_run_dir(folder, run)
         devices = [trainer.device] if trainer.device.type == "cuda" else []
-        with ExitStack() as stack:
-            stack.enter_context(closing(trainer))
-            if ranks.is_main:
-                stack.enter_context(folders.lock_run_dir(folder))
-                folders.claim_run_dir(folder, run)
-            stack.enter_context(torch.random.fork_rng(devices))
-            torch.manual_seed(run.seed)
-            yield stack.enter_context(closing(TrainingLoop(trainer, folder, stop, quiet=quiet, label=label)))
+        stack.enter_context(torch.random.fork_rng(devices))
+        torch.manual_seed(run.seed)
+        loop = TrainingLoop(trainer, folder, stop, quiet=quiet, label=label)
+        yield stack.enter_context(closing(loop))
 
 
-def read_finished_result(run: Run, folder: Path, ranks: ProcessGroup, splits: Splits | None) -> Result | None:
-    """The result of a run that is done; the process that writes looks for it."""
-    result = None
+def _read_finished_result(
+    run: Run, folder: Path, ranks: ProcessGroup, splits: Splits | None
+) -> Result | None:
+    """Return the result of a finished run, which the main process reads for all."""
+    payload = b""
     if ranks.is_main:
         folders.check_available(folder, run)
-        result = folders.read_result(folder)
+        result = read_result(folder)
+        if result is not None:
+            payload = json.dumps(asdict(result)).encode()
         if result is not None and splits is not None:
-            cpu_splits = splits.to(torch.device("cpu"), param_dtype(run))  # as a checkpoint knows them
-            folders.check_fingerprint(folder, latest_valid(folder / "checkpoints")[1], cpu_splits, custom_splits=True)
-    payload = ranks.broadcast_bytes(b"" if result is None else json.dumps(asdict(result)).encode())
-    return Result(**json.loads(payload)) if payload else None
+            meta = latest_valid(folder / "checkpoints")[1]
+            cpu_splits = splits.to(torch.device("cpu"), param_dtype(run))  # as for the fingerprint
+            folders.check_fingerprint(folder, meta, cpu_splits, custom_splits=True)
+    payload = ranks.broadcast_bytes(payload)
+    return parse_result(payload) if payload else None
 
 
-def check_settings_agree(run: Run, ranks: ProcessGroup) -> None:
-    """That all processes were given the same run: each has its own command line."""
+def _check_settings_agree(run: Run, ranks: ProcessGroup) -> None:
+    """Check that all processes, which have their own command lines, were given the same run."""
     main_run = from_json(json.loads(ranks.broadcast_bytes(json.dumps(to_json(run)).encode())))
     mismatches = folders.find_differences(to_json(main_run), to_json(run))
     if mismatches:
-        raise InputError(f"process {ranks.rank} has other settings than process 0 ({'; '.join(mismatches[:4])})")
-
-
-def check_data_agree(trainer: Trainer) -> None:
-    """That all processes have the same samples: each reads its own machine's."""
-    fingerprint = trainer.splits.fingerprint()
-    if trainer.ranks.broadcast_bytes(fingerprint.encode()) != fingerprint.encode():
         raise InputError(
-            f"process {trainer.ranks.rank} reads other data than process 0; give all machines the same --data.root"
+            f"process {ranks.rank} has other settings than process 0 ({'; '.join(mismatches[:4])})"
         )
 
 
-MAX_CONCURRENT_RUNS = 5  # runs at once by default: recording takes up to six streams a run, and torch gives out 32 different ones
+def _check_data_agree(trainer: Trainer) -> None:
+    """Check that all processes, which read their own machine's files, have the same samples."""
+    fingerprint = trainer.splits.fingerprint()
+    if trainer.ranks.broadcast_bytes(fingerprint.encode()) != fingerprint.encode():
+        raise InputError(
+            f"process {trainer.ranks.rank} reads other data than process 0; "
+            "give all machines the same --data.root"
+        )
 
 
 def train_many(runs: Sequence[Run], *, concurrent_runs: int = 0) -> Iterator[Result]:
-    """What the runs come to, in their order; `at_once` of them side by side, by default as many as that makes faster.
+    """Yield the results of runs in order, training several at once if that is faster.
 
-    Each run's results are those that it has alone: it shares nothing but the device with the others. Networks with
-    dropout, which draw from one generator, take turns.
+    A run shares only the device with the others, so its result is the one it has alone. Networks
+    with dropout, which draw from one generator, are trained one after the other.
     """
-    count = concurrent_runs or min(len(runs), MAX_CONCURRENT_RUNS if all(benefits_from_parallel(run) for run in runs) else 1)
-    count = 1 if any(uses_dropout(run) for run in runs) else count
+    count = concurrent_runs
+    if not count:
+        is_faster = all(benefits_from_parallel(run) for run in runs)
+        count = min(len(runs), MAX_CONCURRENT_RUNS if is_faster else 1)
+    count = 1 if any(_uses_dropout(run) for run in runs) else count
     for first in range(0, len(runs), count):
         group = runs[first : first + count]
-        yield from ([train(group[0])] if len(group) == 1 else train_in_parallel(group))
+        yield from ([train(group[0])] if len(group) == 1 else _train_in_parallel(group))
 
 
 def benefits_from_parallel(run: Run) -> bool:
-    """Whether a run goes faster beside others: as a graph on a GPU; on a CPU one run keeps all cores busy."""
-    uses_graph = run.engine != "eager" and run.data.name not in STREAMED_DATASETS and not uses_dropout(run)
-    return uses_graph and pick_device(run.device).type == "cuda"
+    """Return whether a run is faster beside others: as a graph on a GPU, unlike on a busy CPU."""
+    is_eager = run.engine == "eager" or run.data.name in STREAMED_DATASETS or _uses_dropout(run)
+    return not is_eager and pick_device(run.device).type == "cuda"
 
 
-def uses_dropout(run: Run) -> bool:
-    """Whether the network has dropout; a pretrained encoder has, where the run does not say otherwise."""
+def _uses_dropout(run: Run) -> bool:
+    """Return whether the network has dropout; a pretrained encoder does by default."""
     encoder_dropout = run.model.encoder_dropout if run.model.name == "encoder" else 0.0
     return bool(run.model.dropout) or encoder_dropout != 0
 
 
-def train_in_parallel(runs: Sequence[Run]) -> list[Result]:
-    """Take a step of each in turn until all are done; the first that is not done yet shows its progress."""
+def _train_in_parallel(runs: Sequence[Run]) -> list[Result]:
+    """Train runs side by side; the first unfinished one shows its progress."""
     label = f"{runs[0].name} seeds {', '.join(str(run.seed) for run in runs)}"
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest())
         visible_run = next((run for run in runs if read_result(resolve_run_dir(run)) is None), None)
-        opened = [stack.enter_context(open_training(run, stop, quiet=run is not visible_run, label=label)) for run in runs]
+        opened = [
+            stack.enter_context(
+                _open_training(run, stop, quiet=run is not visible_run, label=label)
+            )
+            for run in runs
+        ]
         trainings = [training for training in opened if isinstance(training, TrainingLoop)]
-        results = step_round_robin(trainings)
+        results = _step_round_robin(trainings)
         return [results[entry] if isinstance(entry, TrainingLoop) else entry for entry in opened]
 
 
-def step_round_robin(trainings: list[TrainingLoop]) -> dict[TrainingLoop, Result]:
-    """A step of each a round; raises what went wrong first, once all others are done."""
+def _step_round_robin(trainings: list[TrainingLoop]) -> dict[TrainingLoop, Result]:
+    """Take a step of each run in turn; raise the first error once all the others are done."""
     results: dict[TrainingLoop, Result] = {}
     failures: list[Exception] = []
-    active = [(training, training.steps(), make_stream_context(training)) for training in trainings]
+    active = {training: (training.steps(), _make_stream(training)) for training in trainings}
     for training in trainings:
         training.concurrent_runs = len(trainings)
     while active:
-        for training, steps, stream in list(active):
+        for training, (steps, stream) in list(active.items()):
             try:
                 with stream:
                     next(steps)
@@ -171,17 +203,17 @@ def step_round_robin(trainings: list[TrainingLoop]) -> dict[TrainingLoop, Result
                 results[training] = training.write_result()
             except Exception as error:
                 failures.append(error)
-            active = [entry for entry in active if entry[0] is not training]
+            del active[training]
     if failures:
         raise next((error for error in failures if isinstance(error, Stopped)), failures[0])
     return results
 
 
-def make_stream_context(training: TrainingLoop) -> AbstractContextManager[object]:
-    """A stream of the run's own."""
+def _make_stream(training: TrainingLoop) -> AbstractContextManager[object]:
+    """Return a context in which a run has its own CUDA stream."""
     device = training.trainer.device
     if device.type != "cuda":
         return nullcontext()
-    stream = torch.cuda.Stream(device, priority=-1)  # from another 32: libraries keep work space by stream
+    stream = torch.cuda.Stream(device, priority=-1)  # another pool: libraries cache per stream
     stream.wait_stream(torch.cuda.current_stream(device))
     return torch.cuda.stream(stream)

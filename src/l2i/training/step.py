@@ -1,7 +1,7 @@
-"""One forward for base and outer step, where both are at one θ and need the same outputs.
+"""The gradients of a step: of C^T + λ C^U, and of C^H through the imputed labels (Algorithm 1).
 
-MERGED:
-The gradients of a step: of C^T + λ C^U, and of C^H through the imputed labels (Algorithm 1, lines 4 to 10).
+Methods say what is computed; this module decides what runs concurrently, and which forwards the two
+gradients share.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from l2i.bilevel.functional import lookahead, make_leaf_params
+from l2i.bilevel.functional import Net, Params, lookahead, make_leaf_params
 from l2i.bilevel.head import Head
-from l2i.bilevel.hypergradient import Cost
-from l2i.bilevel.outer import OuterGradient, OuterStep
-from l2i.bilevel.problem import Activations, Imputed, Net, Params, Student
+from l2i.bilevel.hypergradient import HYPERGRADIENTS
+from l2i.bilevel.outer import Labels, LearnableLabels, OuterGradient, OuterStep, OutputLabels
+from l2i.bilevel.problem import Activations, Cost, Imputed, Problem, Student
 from l2i.config import Run
 from l2i.data.batch import Batch, Labeled
 from l2i.distributed import current_group
-from l2i.methods.base import Costs
-from l2i.methods.outer_targets import make_outer_method
+from l2i.errors import InputError
+from l2i.methods.base import Method, OneForward
+from l2i.methods.pi_model import PiModel
 from l2i.streams import SEQUENTIAL, StreamSchedule
 from l2i.tasks.base import Task
 from l2i.training.batchnorm import DeferredBatchNorm, TrainingNet
-from l2i.training.optimizer import FlatParameters
+from l2i.training.optimizer import FlatParameters, StepScalars
 from l2i.training.precision import Autocast, list_matrix_params, round_params
-from l2i.training.schedules import StepScalars
 
 
 class CachedForward(NamedTuple):
-    """A batch, what was made of it, and when that is ready in a step that is being recorded."""
+    """A batch, the network's features and outputs, and when they are ready in a captured step."""
 
     x: Tensor
     features: Tensor | None
@@ -40,15 +40,15 @@ class CachedForward(NamedTuple):
     ready: torch.cuda.Event | None
 
     def matches(self, x: Tensor) -> bool:
-        """Whether `x` is this batch or its first samples, not a copy of them."""
-        layout = (x.data_ptr(), x.shape[1:], x.stride())
-        return layout == (self.x.data_ptr(), self.x.shape[1:], self.x.stride()) and len(x) <= len(self.x)
+        """Return whether `x` is this batch or its first samples, not a copy of them."""
+        layout, own_layout = ((t.data_ptr(), t.shape[1:], t.stride()) for t in (x, self.x))
+        return layout == own_layout and len(x) <= len(self.x)
 
 
 class ForwardCache:
-    """Φ at θ, noting what it makes of each batch, so that a batch is passed once; with a head, its features too.
+    """Φ at θ with a cache, so that a batch passes once; with a head, its features are cached too.
 
-    Notes carry their graph, whether or not the first to ask wanted one.
+    Entries carry their graph, even if the first caller did not need it.
     """
 
     def __init__(self, net: Net, head: Head | None = None) -> None:
@@ -56,38 +56,121 @@ class ForwardCache:
         self.entries: list[CachedForward] = []
 
     def __call__(self, x: Tensor) -> Tensor:
-        entry = self.find(x) or self.run_forward(x)
+        entry = self._find(x) or self._run_forward(x)
         outputs = entry.outputs[: len(x)]
         return outputs if torch.is_grad_enabled() else outputs.detach()
 
-    def run_forward(self, x: Tensor) -> CachedForward:
+    def _run_forward(self, x: Tensor) -> CachedForward:
+        features, ready = None, None
         with torch.enable_grad():
-            features, outputs = (None, self.net(x)) if self.head is None else self.head.forward_with_features(self.net, x)
-        is_capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
-        ready = torch.cuda.current_stream().record_event() if is_capturing else None
+            if self.head is None:
+                outputs = self.net(x)
+            else:
+                features, outputs = self.head.forward_with_features(self.net, x)
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            ready = torch.cuda.current_stream().record_event()
         self.entries.append(CachedForward(x, features, outputs, ready))
         return self.entries[-1]
 
-    def find(self, x: Tensor) -> CachedForward | None:
-        """What was made of `x`, waiting for it in another lane than its own."""
+    def _find(self, x: Tensor) -> CachedForward | None:
+        """Return the entry of `x`, and let the current stream wait for it."""
         entry = next((candidate for candidate in self.entries if candidate.matches(x)), None)
         if entry is not None and entry.ready is not None:
             torch.cuda.current_stream().wait_event(entry.ready)
         return entry
 
     def get_activations(self, x: Tensor) -> Activations | None:
-        """Features and outputs of `x`, cut off from their graph, where it was passed."""
-        entry = self.find(x)
+        """Return the detached features and outputs of `x`, if it was passed."""
+        entry = self._find(x)
         if entry is None or entry.features is None:
             return None
         return Activations(entry.features[: len(x)].detach(), entry.outputs[: len(x)].detach())
 
 
+class ConcatForward:
+    """One forward of several batches; called with one of them, it returns that batch's outputs."""
+
+    def __init__(self, net: Net, *batches: Tensor) -> None:
+        if len({x.shape[1:] for x in batches}) > 1:
+            shapes = ", ".join(str(list(x.shape[1:])) for x in batches)
+            raise InputError(
+                f"method.one_forward is for samples of one shape, not {shapes}; leave it out"
+            )
+        unique = list({id(x): x for x in batches}.values())  # views may be one and the same
+        parts = net(torch.cat(unique)).split([len(x) for x in unique])
+        self.batch_outputs: list[tuple[Tensor, Tensor]] = list(zip(unique, parts, strict=True))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return next(outputs for batch, outputs in self.batch_outputs if batch is x)
+
+
+class Costs(NamedTuple):
+    """C^T and C^U of a base step."""
+
+    c_t: Tensor
+    c_u: Tensor
+    mask_by_class: Tensor | None = None  # [C], shares of labels above the mask, if there is one
+    one_forward: bool = False  # whether one forward led to both, so that one backward serves both
+
+
+def compute_costs(
+    method: Method,
+    task: Task,
+    net: Net,
+    imputer: Net,
+    batch: Batch,
+    streams: StreamSchedule = SEQUENTIAL,
+) -> Costs:
+    """Return C^T and C^U of the base step; no gradient reaches the imputed labels."""
+    if not method.uses_pseudo_labels:
+        with streams("labeled"):
+            c_t = task.loss(net(batch.labeled.x), batch.labeled.y)
+        return Costs(c_t, torch.zeros_like(c_t))
+    if isinstance(method, OneForward) and method.one_forward:
+        return _compute_joint_costs(method, task, net, imputer, batch, streams)
+    with streams("impute"), torch.no_grad():
+        imputed = method.impute(task, imputer, batch)
+    with streams("labeled"):
+        supervised = method.supervised(task, net, batch)
+        outputs = net(supervised.inputs)
+        if method.mixes_targets:
+            streams.wait("impute")
+        c_t = supervised.cost(outputs, imputed)
+    with streams("student"):
+        student = method.student(task, imputer, batch)
+        outputs = net(student.inputs)
+        streams.wait("impute")  # not before: the student's inputs are free of the labels
+        c_u = student.cost(outputs, imputed)
+    streams.hold(imputed)
+    with streams("impute"):  # while the student passes
+        mask_by_class = method.mask_by_class(task, imputed)
+    with streams("labeled"):
+        extra = method.extra_cost(task, net, batch)
+        return Costs(c_t if extra is None else c_t + extra, c_u, mask_by_class)
+
+
+def _compute_joint_costs(
+    method: Method, task: Task, net: Net, imputer: Net, batch: Batch, streams: StreamSchedule
+) -> Costs:
+    """Compute both costs from one forward, so that all samples share BatchNorm's statistics."""
+    with streams("student"):
+        supervised = method.supervised(task, net, batch)
+        student = method.student(task, imputer, batch)
+        # labels of mixed rows are imputed on views that are not among the rows
+        weak_views = [] if method.mixes_targets else [batch.unlabeled.weak]
+        joint_net = ConcatForward(net, supervised.inputs, *weak_views, student.inputs)
+        with torch.no_grad():
+            imputed = method.impute(task, imputer if method.mixes_targets else joint_net, batch)
+        c_t = supervised.cost(joint_net(supervised.inputs), imputed)
+        c_u = student.cost(joint_net(student.inputs), imputed)
+        return Costs(c_t, c_u, method.mask_by_class(task, imputed), one_forward=True)
+
+
 class BaseGradient(NamedTuple):
-    """What the base step gives: its costs, and the gradient of C^T + λ C^U in parts that add up."""
+    """The costs of a base step, and the gradient of C^T + λ C^U as flat terms of a sum."""
 
     costs: Costs
-    parts: list[Tensor]  # in one piece, see `Flat`
+    parts: list[Tensor]
 
     @property
     def gradient(self) -> Tensor:
@@ -95,85 +178,98 @@ class BaseGradient(NamedTuple):
 
 
 class HoldoutGradient(NamedTuple):
-    """What the outer step gives, in one piece and over all processes: see `OuterGradient`."""
+    """The flat gradient of an outer step and its C^H, averaged over all processes."""
 
     gradient: Tensor
     c_h: Tensor
 
 
 class Nets(NamedTuple):
-    """Φ at one θ, as the parts of a step see it."""
+    """Φ at one θ, for the parts of a step."""
 
-    training_net: TrainingNet  # labelled and student samples
-    student: Net  # the same, remembering what it passed where the outer step needs it too
+    training_net: TrainingNet  # for labelled and student samples
+    student: Net  # the same, with a cache if the outer step shares its forwards
     imputer: Net
-    live: Net  # what imputes for the outer step
+    live: Net  # imputes for the outer step
     theta: Params  # what the outer gradient is taken with respect to
 
 
 class Gradients:
-    """Both gradients, for a run's method, task and network. `lanes` says what may go side by side."""
+    """Both gradients, for a run's method, task and network."""
 
     def __init__(
-        self,
-        run: Run,
-        task: Task,
-        *,
-        network: nn.Module,
-        teacher: nn.Module,
-        outer_step: OuterStep | None,
-        scalars: StepScalars,
-        flat: FlatParameters,
+        self, run: Run, task: Task, network: nn.Module, teacher: nn.Module, flat: FlatParameters
     ) -> None:
-        self.run, self.task, self.scalars, self.flat = run, task, scalars, flat
-        self.network, self.outer_step = network, outer_step
+        self.run, self.task, self.network, self.flat = run, task, network, flat
+        self.scalars = StepScalars(run, flat.values.device, flat.values.dtype)
+        self.outer_step = _make_outer_step(run, task)
         self.imputer = {"model": network, "teacher": teacher}[run.method.imputer]
         self.batchnorm = DeferredBatchNorm(network)
-        self.outer_method = run.method if outer_step is None else make_outer_method(run.l2i.outer_target, run.method, task)
-        self.head = None
-        if outer_step is not None and run.l2i.hypergradient.startswith("last_layer"):
-            self.head = Head.from_model(network, outer_step.head)
-        full_precision = [] if self.head is None else self.head.names  # the closed form is for a head of full precision
-        self.bf16_names = [n for n in list_matrix_params(network) if n not in full_precision] if isinstance(network, Autocast) else []
-        self.replays_rng = outer_step is not None and (outer_step.eta is not None or run.l2i.hypergradient == "finite_difference")
-        """Whether an outer step passes the same samples again and has to meet the same dropout masks."""
+        # soft labels, whatever the method (appendix)
+        self.outer_method = PiModel(student_view=run.method.student_view)
+        self.head: Head | None = None
+        is_bf16 = isinstance(network, Autocast)
+        if self.outer_step is not None and run.l2i.hypergradient == "last_layer":
+            name = run.l2i.head
+            self.head = Head.from_model(network, f"model.{name}" if name and is_bf16 else name)
+        # the closed form needs a head in full precision
+        exact_names = [] if self.head is None else self.head.names
+        matrix_names = list_matrix_params(network) if is_bf16 else []
+        self.bf16_names = [name for name in matrix_names if name not in exact_names]
+        self.looks_ahead = self.outer_step is not None and run.l2i.paper.eta is not None
+        """Whether outer steps take an inner step, pass samples again and replay dropout masks."""
         self.reuses_forward = False
-        """Whether an outer step at the same θ looks at what the base step has passed."""
+        """Whether an outer step at the same θ reuses forwards of the base step."""
 
     def make_nets(self, params: Params, *, reuse_forward: bool = False) -> Nets:
-        """The nets at `params`; where they are shared, those that remember what they have passed."""
-        l2i, values = self.run.l2i, round_params(params, self.bf16_names)
-        theta = make_leaf_params(values if self.outer_step is None or self.outer_step.eta is None else params)  # θ* is no bf16
+        """Return the nets at `params`, with caches if forwards are reused."""
+        values = round_params(params, self.bf16_names)
+        theta = make_leaf_params(params if self.looks_ahead else values)  # θ* is not bf16
         training_net, live = TrainingNet(self.batchnorm, values), lookahead(self.network, theta)
-        imputes_itself = self.imputer is self.network
-        imputer = live if imputes_itself else lookahead(self.imputer, dict(self.imputer.named_parameters()))
+        imputer, imputes_itself = live, self.imputer is self.network
+        if not imputes_itself:
+            imputer = lookahead(self.imputer, dict(self.imputer.named_parameters()))
         if not reuse_forward or not self.reuses_forward or self.outer_step is None:
             return Nets(training_net, training_net, imputer, live, theta)
         student = training_net if self.head is None else ForwardCache(training_net, self.head)
-        if imputes_itself and not l2i.outer_batch_size:
-            imputer = live = ForwardCache(live)  # the labels of both steps from one forward
+        if imputes_itself and not self.run.l2i.outer_batch_size:
+            imputer = live = ForwardCache(live)  # one forward for the labels of both steps
         return Nets(training_net, student, imputer, live, theta)
 
-    def compute_base(self, batch: Batch, nets: Nets, streams: StreamSchedule = SEQUENTIAL) -> BaseGradient:
-        """The gradient of C^T + λ C^U(Z), with labels imputed at θ (or by the teacher)."""
-        costs = self.run.method.compute_costs(self.task, nets.student, nets.imputer, batch, streams)
-        with streams("student" if costs.one_forward else "labeled"):
-            objective = costs.c_t + self.scalars.weight * costs.c_u if costs.one_forward else costs.c_t
-            parts = [self.flat.flatten(nets.training_net.gradient(objective))]
-        if costs.c_u.requires_grad and not costs.one_forward:
+    def compute_base(
+        self, batch: Batch, nets: Nets, streams: StreamSchedule = SEQUENTIAL
+    ) -> BaseGradient:
+        """Return the gradient of C^T + λ C^U(Z), with labels imputed at θ or by the teacher."""
+        method = self.run.method
+        costs = compute_costs(method, self.task, nets.student, nets.imputer, batch, streams)
+        weight = self.scalars.weight
+
+        def flat_gradient(cost: Tensor) -> Tensor:
+            return self.flat.flatten(nets.training_net.gradient(cost))
+
+        if costs.one_forward:
             with streams("student"):
-                parts.append(self.flat.flatten(nets.training_net.gradient(self.scalars.weight * costs.c_u)))
+                parts = [flat_gradient(costs.c_t + weight * costs.c_u)]
+        else:
+            with streams("labeled"):
+                parts = [flat_gradient(costs.c_t)]
+            if costs.c_u.requires_grad:
+                with streams("student"):
+                    parts.append(flat_gradient(weight * costs.c_u))
         streams.hold(costs, parts)
         return BaseGradient(costs, parts)
 
-    def compute_outer(self, batch: Batch, nets: Nets, streams: StreamSchedule = SEQUENTIAL) -> HoldoutGradient:
+    def compute_outer(
+        self, batch: Batch, nets: Nets, streams: StreamSchedule = SEQUENTIAL
+    ) -> HoldoutGradient:
         """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""
         assert self.outer_step is not None and batch.holdout is not None
-        method, task, holdout = self.outer_method, self.task, batch.holdout
-        if self.run.l2i.through == "parameters":
-            return self.compute_direct(nets, holdout, streams)
-        if self.run.l2i.outer_batch_size:
-            batch = batch._replace(unlabeled=batch.unlabeled.take_first(self.run.l2i.outer_batch_size // current_group().size))
+        method, task, holdout, l2i = self.outer_method, self.task, batch.holdout, self.run.l2i
+        if l2i.ablation == "direct_gradient":
+            return self._compute_direct(nets, holdout, streams)
+        if l2i.outer_batch_size:
+            count = l2i.outer_batch_size // current_group().size
+            batch = batch._replace(unlabeled=batch.unlabeled.take_first(count))
         with streams("outer"):
             imputed = method.impute(task, nets.live, batch)
 
@@ -182,34 +278,66 @@ class Gradients:
             streams.wait("outer")  # the labels: they are needed from here on
             return cost
 
-        dependencies = [] if self.outer_step.eta is None else ["outer"]
-        dependencies += ["labeled"] if self.run.l2i.inner_supervised else []
+        dependencies = ["outer"] if self.looks_ahead else []
+        dependencies += ["labeled"] if l2i.paper.inner_supervised else []
         with streams("holdout", *dependencies):
             student = method.student(task, lookahead(self.network, nets.theta), batch)
-            if isinstance(nets.student, ForwardCache):
-                student = student._replace(activations=nets.student.get_activations(student.inputs))
             streams.hold(imputed, student)
-            outer_gradient = self.compute_through_labels(batch, nets, student, imputed, c_h)
-            return HoldoutGradient(current_group().all_reduce_mean(self.flat.flatten(outer_gradient.gradient)), current_group().all_reduce_mean(outer_gradient.c_h))
+            problem = self._make_problem(batch, nets, student, imputed, c_h)
+            if not (method.mixes_targets and l2i.paper.inner_supervised):
+                return self._reduce(self.outer_step(problem))
+            supervised = method.supervised(task, lookahead(self.network, nets.theta), batch)
+            return self._reduce(self.outer_step(replace(problem, c_t=None), mixed_c_t=supervised))
 
-    def compute_direct(self, nets: Nets, holdout: Labeled, streams: StreamSchedule) -> HoldoutGradient:
-        """∇C^H at θ, no labels imputed: the gradient of more labelled samples."""
+    def _make_problem(
+        self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost
+    ) -> Problem:
+        """State the bilevel problem, with C^T in its inner step if the run asks for it."""
+        cache, labeled, paper = nets.student, batch.labeled, self.run.l2i.paper
+
+        def c_t(net: Net) -> Tensor:
+            return self.task.loss(net(labeled.x), labeled.y)
+
+        activations = None
+        if isinstance(cache, ForwardCache):
+            activations = cache.get_activations(student.inputs)
+        return Problem(
+            self.network,
+            nets.theta,
+            student,
+            imputed,
+            c_h,
+            c_t=c_t if paper.inner_supervised else None,
+            eta=self.scalars.eta if self.looks_ahead else None,
+            inner_steps=paper.inner_steps,
+            head=None if self.head is None else self.head.module,
+            activations=activations,
+        )
+
+    def _compute_direct(
+        self, nets: Nets, holdout: Labeled, streams: StreamSchedule
+    ) -> HoldoutGradient:
+        """Return ∇C^H at θ, with no labels imputed: the gradient of more labelled samples."""
         with streams("holdout"):
             cost = self.task.loss(lookahead(self.network, nets.theta)(holdout.x), holdout.y)
             grads = torch.autograd.grad(cost, list(nets.theta.values()), materialize_grads=True)
-            gradient = self.flat.flatten(dict(zip(nets.theta, grads, strict=True)))
-            return HoldoutGradient(current_group().all_reduce_mean(gradient), current_group().all_reduce_mean(cost.detach()))
+            gradient = dict(zip(nets.theta, grads, strict=True))
+            return self._reduce(OuterGradient(gradient, cost.detach()))
 
-    def compute_through_labels(self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost) -> OuterGradient:
-        """The outer step proper, with C^T in its inner step where the run says so."""
-        method, task, step = self.outer_method, self.task, self.outer_step
-        assert step is not None
-        if step.eta is not None:
-            step = replace(step, eta=self.scalars.eta)
-        if not self.run.l2i.inner_supervised:
-            return step(self.network, nets.theta, student, imputed, c_h)
-        supervised: Student = method.supervised(task, lookahead(self.network, nets.theta), batch)
-        if method.mixes_targets:
-            return step(self.network, nets.theta, student, imputed, c_h, mixed_c_t=supervised)
-        fixed = imputed.detach()
-        return step(self.network, nets.theta, student, imputed, c_h, c_t=lambda net: supervised.cost_of(net, fixed))
+    def _reduce(self, outer: OuterGradient) -> HoldoutGradient:
+        """Average over all processes."""
+        group, flat = current_group(), self.flat.flatten(outer.gradient)
+        return HoldoutGradient(group.all_reduce_mean(flat), group.all_reduce_mean(outer.c_h))
+
+
+def _make_outer_step(run: Run, task: Task) -> OuterStep | None:
+    """Build the outer step that the run asks for."""
+    l2i = run.l2i
+    if l2i.update == "off":
+        return None
+    labels: Labels = OutputLabels()
+    if l2i.labels == "learnable":
+        labels = LearnableLabels(
+            l2i.paper.label_lr, l2i.update == "normalized", task.to_logits, task.to_label
+        )
+    return OuterStep(hypergradient=HYPERGRADIENTS[l2i.hypergradient], labels=labels)

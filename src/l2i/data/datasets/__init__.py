@@ -1,1 +1,27 @@
-"""The data sets: one module per source, each a function from a folder to a DataSet."""
+"""The data sets: one module per source, with functions from a folder to a DataSet."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from l2i.errors import InputError
+
+
+@contextmanager
+def translate_read_errors(
+    path: Path, *, rewrite: str = "write it again as UTF-8"
+) -> Iterator[None]:
+    """Report in one line that a file is not readable, or not UTF-8 text: then, to `rewrite` it."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; {rewrite}") from None
+    except OSError as error:
+        fix = "see that it is a readable file"
+        raise InputError(f"{path} cannot be read ({error.strerror}); {fix}") from None
+
+
+def make_missing_error(name: str, root: str | None, missing: str, fix: str) -> InputError:
+    """Return the error for a data set of which `missing` ("train.txt is not") in `root`."""
+    reason = "no folder is given" if root is None else f"{missing} in {root}"
+    return InputError(f"{name} is not there: {reason}. {fix} as --data.root, or in L2I_DATA")

@@ -1,8 +1,4 @@
-"""Images in class folders, as ImageNet comes; decoded only when asked for.
-
-MERGED:
-Image sets, ready to be split: MNIST and Fashion-MNIST, CIFAR, ImageNet at 72 pixels, and faces with landmarks.
-"""
+"""ImageNet at 72 pixels, as images in class folders, decoded only when needed."""
 
 from __future__ import annotations
 
@@ -11,62 +7,75 @@ from pathlib import Path
 
 import torch
 
-from l2i.data.image_files import ImageFiles
 from l2i.data.samples import DataSet, Samples
 from l2i.data.transforms.image import Normalize
 from l2i.errors import InputError
-from l2i.files.images import IMAGE_SUFFIXES
+from l2i.files.images import IMAGE_SUFFIXES, ImageFiles
 from l2i.files.safety import scan_folder
 
 LAYOUT_HINT = (
-    "get ImageNet at https://image-net.org, or its 72-pixel version of the Visual Domain Decathlon at "
-    "https://www.robots.ox.ac.uk/~vgg/decathlon/, put the images into ROOT/train/CLASS/ and ROOT/val/CLASS/, "
-    "and give --data.root ROOT, or set L2I_DATA"
+    "get ImageNet at https://image-net.org, or its 72-pixel version of the Visual Domain Decathlon "
+    "at https://www.robots.ox.ac.uk/~vgg/decathlon/, put the images into ROOT/train/CLASS/ and "
+    "ROOT/val/CLASS/, and give --data.root ROOT, or set L2I_DATA"
 )
+# the values that are in common use
+IMAGENET_NORMALIZE = Normalize.from_unit_range((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def load_imagenet(root: str | None) -> DataSet:
+    """Load ImageNet's class folders at 72 pixels."""
+    train, test = read_class_folders(root)
+    classes = int(train.y.max()) + 1
+    return DataSet(train=train, test=test, classes=classes, normalization=IMAGENET_NORMALIZE)
 
 
 def read_class_folders(root: str | None, *, size: int = 72) -> tuple[Samples, Samples]:
-    """Training and validation images of `root/train/CLASS/*` and `root/val/CLASS/*` (or `root/validation`)."""
+    """List the images of `root/train/CLASS/*` and `root/val/CLASS/*` (or `root/validation`)."""
     if root is None or not Path(root).expanduser().is_dir():
-        raise InputError(f"there is no folder of images {'given' if root is None else root}; {LAYOUT_HINT}")
+        raise InputError(
+            f"there is no folder of images {'given' if root is None else root}; {LAYOUT_HINT}"
+        )
     real_root = os.path.realpath(Path(root).expanduser())
-    folders = {entry.name: entry.path for entry in scan_folder(real_root, real_root) if entry.is_dir()}
+    folders = _list_folders(real_root, real_root)
     train, validation = folders.get("train"), folders.get("val", folders.get("validation"))
     if train is None or validation is None:
-        raise InputError(f"the folder {root} has no '{'val' if train else 'train'}' folder in it; {LAYOUT_HINT}")
-    class_indices = {name: number for number, name in enumerate(list_class_folders(train, real_root))}
-    return list_class_samples(train, real_root, class_indices, size), list_class_samples(validation, real_root, class_indices, size)
+        missing = "val" if train else "train"
+        raise InputError(f"the folder {root} has no '{missing}' folder in it; {LAYOUT_HINT}")
+    class_indices = {name: index for index, name in enumerate(_list_folders(train, real_root))}
+    train_samples, test_samples = (
+        _list_samples(folder, real_root, class_indices, size) for folder in (train, validation)
+    )
+    return train_samples, test_samples
 
 
-def list_class_samples(folder: str, root: str, class_indices: dict[str, int], size: int) -> Samples:
-    """All images of a folder of class folders, by class, then name."""
+def _list_samples(folder: str, root: str, class_indices: dict[str, int], size: int) -> Samples:
+    """List all images of a folder of class folders, by class, then name."""
     paths: list[str] = []
     classes: list[int] = []
-    for name, class_folder in list_class_folders(folder, root).items():
+    class_folders = _list_folders(folder, root)
+    if not class_folders:
+        raise InputError(f"the folder {folder} has no class folders in it; {LAYOUT_HINT}")
+    for name, class_folder in class_folders.items():
         if name not in class_indices:
-            raise InputError(f"the class {class_folder} has no folder in train; rename it as there, or take it out")
-        images = sorted(entry.path for entry in scan_folder(class_folder, root) if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file())
+            raise InputError(
+                f"the class {class_folder} has no folder in train; "
+                "rename it as there, or take it out"
+            )
+        images = sorted(
+            entry.path
+            for entry in scan_folder(class_folder, root)
+            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
+        )
         if not images:
             raise InputError(
-                f"the class folder {class_folder} holds no images ({', '.join(IMAGE_SUFFIXES)}); put some into it, or remove it"
+                f"the class folder {class_folder} holds no images ({', '.join(IMAGE_SUFFIXES)}); "
+                "put some into it, or remove it"
             )
         paths += images
         classes += [class_indices[name]] * len(images)
     return Samples(ImageFiles(paths, size), torch.tensor(classes, dtype=torch.int64))
 
 
-def list_class_folders(folder: str, root: str) -> dict[str, str]:
-    """Class names and their folders, sorted."""
+def _list_folders(folder: str, root: str) -> dict[str, str]:
     folders = {entry.name: entry.path for entry in scan_folder(folder, root) if entry.is_dir()}
-    if not folders:
-        raise InputError(f"the folder {folder} has no class folders in it; {LAYOUT_HINT}")
     return dict(sorted(folders.items()))
-
-
-IMAGENET_NORMALIZE = Normalize.from_unit_range((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # as everybody has them
-
-
-def load_imagenet(root: str | None) -> DataSet:
-    """ImageNet as class folders at 72 pixels; its files are decoded as they are needed."""
-    train, test = read_class_folders(root, size=72)
-    return DataSet(train=train, test=test, classes=int(train.y.max()) + 1, normalization=IMAGENET_NORMALIZE)

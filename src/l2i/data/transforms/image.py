@@ -1,12 +1,11 @@
-"""Grey levels of 8 bits as a network's inputs: standardised by channel («standard normalization», appendix).
+"""The perturbations T_η of images and tables, and the normalisation of images (appendix).
 
-MERGED:
-The perturbations T_η: batched, on the data's device, every random choice from the generator.
+They are batched, on the data's device, and take every random choice from the generator.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Literal, NamedTuple
 
@@ -17,20 +16,23 @@ from torch.nn import functional as F
 from l2i.data.sampling import sample_integers, sample_normal, sample_uniform
 from l2i.data.transforms.geometry import AffineMap
 from l2i.data.transforms.randaugment import apply_randaugment
-from l2i.data.transforms.text import TokenAugment, Vocabulary
 from l2i.errors import InputError
+
+Padding = Literal["constant", "reflect"]
 
 
 class Normalize(NamedTuple):
-    """The mean and spread of each channel, in grey levels 0 to 255."""
+    """The mean and standard deviation of each channel, in grey levels 0 to 255."""
 
     mean: Tensor  # [C, 1, 1]
     std: Tensor  # [C, 1, 1]
 
     @staticmethod
     def from_images(x: Tensor) -> Normalize:
-        """Those of the images `x`, uint8 [N, C, H, W]: by their histogram, so that nothing large is made of them."""
-        counts = [torch.bincount(channel.reshape(-1), minlength=256).double() for channel in x.unbind(1)]
+        """Compute them for images uint8 [N, C, H, W], by histograms to save memory."""
+        counts = [
+            torch.bincount(channel.reshape(-1), minlength=256).double() for channel in x.unbind(1)
+        ]
         histogram = torch.stack(counts) / (x.numel() / x.shape[1])  # [C, 256]
         level = torch.arange(256, dtype=torch.float64)
         mean = (histogram * level).sum(1)
@@ -39,8 +41,9 @@ class Normalize(NamedTuple):
 
     @staticmethod
     def from_unit_range(mean: tuple[float, ...], std: tuple[float, ...]) -> Normalize:
-        """Those known beforehand, as shares of 255."""
-        return Normalize(*(255 * torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (mean, std)))
+        """Convert values for pixels in [0, 1]."""
+        tensors = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
+        return Normalize(*(255 * tensor.view(-1, 1, 1) for tensor in tensors))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Normalize:
         return Normalize(self.mean.to(device, dtype), self.std.to(device, dtype))
@@ -49,45 +52,41 @@ class Normalize(NamedTuple):
         return (x.to(self.mean.dtype) - self.mean) / self.std
 
 
-Padding = Literal["constant", "reflect"]
-
-
 class ColumnLayout(NamedTuple):
-    """How a table's columns became the network's inputs: a category is several inputs that belong together."""
+    """Which column of a table each of the E inputs is from; a category takes several inputs."""
 
-    column_index: Tensor  # [E], the column that each input is of
+    column_index: Tensor  # [E]
     is_numeric: Tensor  # [E], whether an input is a standardised number
-    num_columns: int  # columns
+    num_columns: int
 
     def to(self, device: torch.device) -> ColumnLayout:
-        return ColumnLayout(self.column_index.to(device), self.is_numeric.to(device), self.num_columns)
+        index, is_numeric = self.column_index.to(device), self.is_numeric.to(device)
+        return ColumnLayout(index, is_numeric, self.num_columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """One view of a batch, its parts in this order; all at their defaults leave it as it is."""
+    """The augmentations of a view, applied in this order; the defaults leave samples unchanged."""
 
     crop: int = 0
-    """Side of a random window of larger images; 0 keeps them whole. Evaluation takes the centre."""
+    """Side of a random crop of larger images; 0 for none. Evaluation crops the centre."""
     shift: int = 0
-    """Random shift of images, up to this many pixels each way: a random crop of the padded image."""
+    """Random shift of images, by up to this many pixels: a random crop of the padded image."""
     padding: Padding = "constant"
     """What comes in at the edges of a shifted image: zeros, or its reflection."""
     flip: bool = False
-    """Random horizontal flip; not for labels that tell left from right."""
+    """Random horizontal flip; not for labels that distinguish left from right."""
     randaugment: int = 0
-    """How many of FixMatch's RandAugment operations each 8-bit image goes through, each with probability 1/2."""
+    """Number of FixMatch's RandAugment operations per 8-bit image, each with probability 1/2."""
     corrupt: float = 0.0
-    """Share of a table's columns that take the value of another sample of the mini-batch, drawn for each sample."""
+    """Fraction of a table's columns that take the value of another sample of the mini-batch."""
     noise: float = 0.0
-    """Standard deviation of Gaussian noise, in the data's units: for 8-bit images, grey levels. A table's numbers are
-    standardised before, and its categories have none."""
+    """Standard deviation of Gaussian noise, in the data's units: grey levels for 8-bit images, and
+    standard deviations for a table's numbers; its categories have none."""
     cutout: int = 0
-    """Side of a square that is blotted out at a random place."""
+    """Side of a square that is erased at a random place."""
     fill: float = 0.0
-    """What is put where nothing is known, by cutout and RandAugment."""
-    words: TokenAugment = field(default_factory=TokenAugment)
-    """Of texts."""
+    """Value of pixels that cutout and RandAugment leave without one."""
 
     def __call__(
         self,
@@ -96,11 +95,8 @@ class Augment:
         *,
         with_map: bool = True,
         columns: ColumnLayout | None = None,
-        vocabulary: Vocabulary | None = None,
     ) -> tuple[Tensor, AffineMap | None]:
-        """The view [B, ...] and, for images where that is asked for, where its points went."""
-        if vocabulary is not None:
-            return self.words(x, generator, vocabulary), None
+        """Return the view [B, ...] and, for images if `with_map`, where its points went."""
         if x.ndim != 4:
             if self.shift or self.flip or self.cutout or self.crop or self.randaugment:
                 raise InputError(
@@ -108,59 +104,55 @@ class Augment:
                     "leave them out of data.weak and data.strong, and use noise or corrupt"
                 )
             x = corrupt(x, self.corrupt, generator, columns) if self.corrupt else x
-            return self.perturb(x, generator, columns), None
+            if self.noise:
+                noisy = add_noise(x, self.noise, generator)
+                x = noisy if columns is None else torch.where(columns.is_numeric, noisy, x)
+            return x, None
         if self.corrupt:
-            raise InputError("corrupt is for tables; leave it out of data.weak and data.strong, and use cutout")
-        x, affine_map = self.apply_geometry(x, generator, with_map=with_map)
-        x = apply_randaugment(x, self.randaugment, generator, fill=self.fill) if self.randaugment else x
-        x = self.perturb(x, generator)
-        return (apply_cutout(x, self.cutout, generator, self.fill) if self.cutout else x), affine_map
+            raise InputError(
+                "corrupt is for tables; leave it out of data.weak and data.strong, and use cutout"
+            )
+        x, affine_map = self._apply_geometry(x, generator, with_map=with_map)
+        if self.randaugment:
+            x = apply_randaugment(x, self.randaugment, generator, fill=self.fill)
+        x = add_noise(x, self.noise, generator) if self.noise else x
+        x = apply_cutout(x, self.cutout, generator, self.fill) if self.cutout else x
+        return x, affine_map
 
-    def apply_geometry(self, x: Tensor, generator: Generator, *, with_map: bool = True) -> tuple[Tensor, AffineMap | None]:
-        """What takes points with it: crop, shift and flip."""
+    def _apply_geometry(
+        self, x: Tensor, generator: Generator, *, with_map: bool
+    ) -> tuple[Tensor, AffineMap | None]:
+        """Apply what moves points: crop, shift and flip."""
         maps: list[AffineMap] = []
         if self.crop:
-            x, corner = crop_randomly(x, self.crop, generator)
-            maps += [AffineMap.from_offset(-corner.to(x.dtype))] * with_map
+            x, corner = _crop_randomly(x, self.crop, generator)
+            maps.append(AffineMap.from_offset(-corner.to(x.dtype)))
         if self.shift >= min(x.shape[2:]):
             raise InputError(
-                f"a shift of {self.shift} pixels moves images of {list(x.shape[2:])} out of sight; use less"
+                f"a shift of {self.shift} pixels moves images of {list(x.shape[2:])} out of sight; "
+                "use less"
             )
         if self.shift:
             x, corner = shift(x, self.shift, generator, self.padding)
-            maps += [AffineMap.from_offset((self.shift - corner).to(x.dtype))] * with_map
+            maps.append(AffineMap.from_offset((self.shift - corner).to(x.dtype)))
         if self.flip:
             x, flipped = flip(x, generator)
-            maps += [AffineMap.from_flip(flipped, x)] * with_map
-        identity = [AffineMap.from_offset(torch.zeros(len(x), 2, device=x.device, dtype=x.dtype))] if with_map else []
-        return x, reduce(AffineMap.then, maps or identity) if with_map else None
-
-    def perturb(self, x: Tensor, generator: Generator, columns: ColumnLayout | None = None) -> Tensor:
-        if not self.noise:
-            return x
-        noisy = add_noise(x, self.noise, generator)
-        return noisy if columns is None else torch.where(columns.is_numeric, noisy, x)
-
-    def check_modality(self, *, is_text: bool) -> None:
-        """That what is asked for is for texts, or for other samples."""
-        if is_text and replace(self, words=TokenAugment()) != Augment():
-            raise InputError("texts are perturbed by data.weak.words and data.strong.words; leave the other fields out")
-        if not is_text and self.words != TokenAugment():
-            raise InputError(
-                "data.weak.words and data.strong.words are for texts that an encoder reads; leave them out, or give "
-                "one ('l2i fit': --encoder)"
-            )
+            maps.append(AffineMap.from_flip(flipped, x))
+        if not with_map:
+            return x, None
+        no_offset = torch.zeros(len(x), 2, device=x.device, dtype=x.dtype)
+        return x, reduce(AffineMap.then, maps or [AffineMap.from_offset(no_offset)])
 
     def center_crop(self, x: Tensor) -> Tensor:
-        """The middle of images, as large as a random window of them."""
+        """Crop the centre of images to the size of a random crop."""
         if not self.crop:
             return x
         top, left = ((side - self.crop) // 2 for side in x.shape[2:])
         return x[:, :, top : top + self.crop, left : left + self.crop]
 
 
-def crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
-    """A window of each image; `corner` [B, 2] holds its left and top."""
+def _crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
+    """Cut a window out of each image; `corner` [B, 2] is its left and top."""
     batch, channels, _, width = x.shape
     first_pixel = corner[:, :1] + width * corner[:, 1:]  # [B, 1], in the flattened image
     index = (first_pixel + _make_window_offsets(size, width, x.device)).unsqueeze(1)  # [B, 1, h w]
@@ -169,59 +161,67 @@ def crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
 
 @cache  # without bound: a recorded step reads them
 def _make_window_offsets(size: tuple[int, int], width: int, device: torch.device) -> Tensor:
-    """Where the pixels of a window lie, seen from its corner, in a flattened image."""
+    """Return where the pixels of a window are in a flattened image, relative to its corner."""
     rows, columns = (torch.arange(n, device=device) for n in size)
     return (rows.unsqueeze(1) * width + columns).flatten()
 
 
-def crop_randomly(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """A square window at a random place of each image, and its corner."""
+def _crop_randomly(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Cut a random square out of each image; return its corner as well."""
     if side > min(x.shape[2:]):
-        raise InputError(f"a crop of {side} pixels is larger than the images of {list(x.shape[2:])}; use less")
+        raise InputError(
+            f"a crop of {side} pixels is larger than the images of {list(x.shape[2:])}; use less"
+        )
     num_positions = [size - side + 1 for size in (x.shape[3], x.shape[2])]
     corner = torch.stack([sample_integers(n, (len(x),), generator) for n in num_positions], dim=1)
-    return crop(x, corner, (side, side)), corner
+    return _crop(x, corner, (side, side)), corner
 
 
 def shift(x: Tensor, pixels: int, generator: Generator, padding: Padding) -> tuple[Tensor, Tensor]:
-    """Each image moved by its own whole number of pixels, and its corner in the padded image."""
+    """Move each image by random pixels; return its corner in the padded image as well."""
     corner = sample_integers(2 * pixels + 1, (len(x), 2), generator)
-    return crop(F.pad(x, (pixels,) * 4, mode=padding), corner, (x.shape[2], x.shape[3])), corner
+    return _crop(F.pad(x, (pixels,) * 4, mode=padding), corner, (x.shape[2], x.shape[3])), corner
 
 
 def flip(x: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Every other image, on average, mirrored left to right, and which."""
+    """Mirror each image left to right with probability 1/2; return which as well."""
     flipped = sample_uniform((len(x),), generator) < 0.5
     return torch.where(flipped.view(-1, 1, 1, 1), x.flip(3), x), flipped
 
 
-def corrupt(x: Tensor, fraction: float, generator: Generator, columns: ColumnLayout | None = None) -> Tensor:
-    """Each sample with a share of its columns from others, drawn apart: its marginals stay, what goes together not."""
-    column_index = torch.arange(x[0].numel(), device=x.device) if columns is None else columns.column_index  # [E]
-    size = (len(x), int(x[0].numel()) if columns is None else columns.num_columns)
+def corrupt(
+    x: Tensor, fraction: float, generator: Generator, columns: ColumnLayout | None = None
+) -> Tensor:
+    """Replace a fraction of each sample's columns by other samples' values: marginals are kept."""
+    if columns is None:
+        column_index, num_columns = torch.arange(x[0].numel(), device=x.device), x[0].numel()
+    else:
+        column_index, num_columns = columns.column_index, columns.num_columns
+    size = (len(x), num_columns)
     is_replaced = sample_uniform(size, generator) < fraction  # [B, F]
-    donor = sample_integers(len(x), size, generator)  # where processes share a batch, one of those here
+    # a donor is a sample of this process's part of the batch
+    donor = sample_integers(len(x), size, generator)
     flat = x.flatten(1)
-    return torch.where(is_replaced[:, column_index], flat.gather(0, donor[:, column_index]), flat).view_as(x)
+    donated = flat.gather(0, donor[:, column_index])
+    return torch.where(is_replaced[:, column_index], donated, flat).view_as(x)
 
 
 def add_noise(x: Tensor, std: float, generator: Generator) -> Tensor:
-    """Gaussian noise."""
+    """Add Gaussian noise."""
     return x + std * sample_normal(x.shape, generator, dtype=x.dtype)
 
 
 def apply_cutout(x: Tensor, side: int, generator: Generator, fill: float = 0.0) -> Tensor:
-    """A square of each image set to `fill`; its centre lies anywhere, so it may be cut by the edge."""
+    """Set a square of each image to `fill`; its centre is anywhere, so the edge may cut it."""
     height, width = x.shape[2:]
     center_y = sample_integers(height, (len(x), 1), generator)
     center_x = sample_integers(width, (len(x), 1), generator)
-    rows = _make_square_mask(center_y, side, height)
-    columns = _make_square_mask(center_x, side, width)
+    rows = _make_interval_mask(center_y, side, height)
+    columns = _make_interval_mask(center_x, side, width)
     return x.masked_fill((rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1), fill)
 
 
-def _make_square_mask(center: Tensor, side: int, length: int) -> Tensor:
-    """Which of `length` positions lie within the square, [B, length]."""
+def _make_interval_mask(center: Tensor, side: int, length: int) -> Tensor:  # [B, length]
     first = center - side // 2
     position = torch.arange(length, device=center.device)
     return (position >= first) & (position < first + side)

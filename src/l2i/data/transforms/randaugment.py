@@ -1,4 +1,4 @@
-"""RandAugment as FixMatch has it (Sohn et al., 2020, appendix), for whole batches, equal to Pillow's pixel by pixel."""
+"""FixMatch's RandAugment (Sohn et al., 2020, appendix) for batches, bit-identical to Pillow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from l2i.errors import InputError
 
 
 class MagnitudeRange(NamedTuple):
-    """Where an operation's magnitude is drawn from, and the one at which it leaves an image as it is."""
+    """The range of an operation's magnitude, and the value that leaves an image unchanged."""
 
     low: float
     high: float
@@ -31,54 +31,60 @@ MAGNITUDE_RANGES: dict[str, MagnitudeRange] = {
     "contrast": MagnitudeRange(0.05, 0.95, 1),
     "equalize": ON_OFF,
     "identity": ON_OFF,
-    "posterize": MagnitudeRange(4, 9, 8),  # bits, of which the whole part counts: 4 to 8, each as often
+    "posterize": MagnitudeRange(4, 9, 8),  # bits, rounded down: 4 to 8, equally often
     "rotate": MagnitudeRange(-30, 30, 0),  # degrees, counter-clockwise
     "sharpness": MagnitudeRange(0.05, 0.95, 1),
     "shear_x": MagnitudeRange(-0.3, 0.3, 0),
     "shear_y": MagnitudeRange(-0.3, 0.3, 0),
     "solarize": MagnitudeRange(0, 1, 1),  # threshold, of 256
-    "translate_x": MagnitudeRange(-0.3, 0.3, 0),  # of the width; what is to the right moves left
+    "translate_x": MagnitudeRange(-0.3, 0.3, 0),  # of the width, to the left
     "translate_y": MagnitudeRange(-0.3, 0.3, 0),
 }
 OPS: tuple[str, ...] = tuple(MAGNITUDE_RANGES)
-IDENTITY_OP = OPS.index("identity")
-
-Magnitudes = dict[str, Tensor]  # of each operation, [B]; neutral for the samples that have another
+Magnitudes = dict[str, Tensor]  # of each operation, [B]; neutral for samples of another one
 
 
 def apply_randaugment(
     x: Tensor, layers: int, generator: Generator, *, probability: float = 0.5, fill: float = 127.0
 ) -> Tensor:
-    """Each image of grey levels 0 to 255 after `layers` operations of its own, each done with `probability`."""
+    """Apply `layers` random operations to each 8-bit image, each one with `probability`."""
     op, magnitude = sample_ops((layers, len(x)), generator, probability)
     if x.is_cuda and layers and not torch.cuda.is_current_stream_capturing():
-        stream = torch.cuda.current_stream(x.device).cuda_stream  # a graph's inputs are its own: one for each stream
+        stream = torch.cuda.current_stream(
+            x.device
+        ).cuda_stream  # a graph per stream owns its inputs
         return _capture_graph(x.shape, layers, x.dtype, x.device, fill, stream)(x, op, magnitude)
     return apply_layers(x, op, magnitude, fill)
 
 
-def sample_ops(shape: tuple[int, ...], generator: Generator, probability: float) -> tuple[Tensor, Tensor]:
-    """Operations, all as likely but for the identity, which stands in for those not done, and their magnitudes."""
-    device = generator.device
+def sample_ops(
+    shape: tuple[int, ...], generator: Generator, probability: float
+) -> tuple[Tensor, Tensor]:
+    """Sample operations uniformly, with the identity in place of skipped ones, and magnitudes."""
     op = sample_integers(len(OPS), shape, generator, dim=len(shape) - 1)
     gate, position = sample_uniform((2, *shape), generator, dim=len(shape)).unbind()
-    low, high, _ = _make_range_tensors(device)
+    low, high, _ = _make_range_tensors(generator.device)
     magnitude = torch.lerp(low[op], high[op], position)
-    return op.masked_fill(gate >= probability, IDENTITY_OP), magnitude
+    return op.masked_fill(gate >= probability, OPS.index("identity")), magnitude
 
 
 def apply_layers(x: Tensor, op: Tensor, magnitude: Tensor, fill: float) -> Tensor:
-    """Each image after all of its operations, [layers, B]."""
-    for layer in range(len(op)):
-        x = apply_op(x, op[layer], magnitude[layer], fill=fill)
+    """Apply the operations `op` [layers, B] at their magnitudes to each image."""
+    for layer_op, layer_magnitude in zip(op, magnitude, strict=True):
+        x = apply_op(x, layer_op, layer_magnitude, fill=fill)
     return x
 
 
 @lru_cache(maxsize=8)
 def _capture_graph(
-    shape: tuple[int, ...], layers: int, dtype: torch.dtype, device: torch.device, fill: float, stream: int
+    shape: tuple[int, ...],
+    layers: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    fill: float,
+    stream: int,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """`in_turn` as a CUDA graph for batches of one shape: its many small kernels take longer to launch than to run."""
+    """Record `apply_layers` for one shape: its small kernels take longer to launch than to run."""
     op = torch.zeros(layers, shape[0], device=device, dtype=torch.long)
     inputs = (torch.zeros(shape, device=device, dtype=dtype), op, op.float())
     apply_layers(*inputs, fill)  # makes the constants, which must outlive the recording
@@ -96,27 +102,31 @@ def _capture_graph(
 
 
 def apply_op(x: Tensor, op: Tensor, magnitude: Tensor, *, fill: float = 127.0) -> Tensor:
-    """Each image after its operation, an index into `OPS` [B], at its magnitude [B]; `fill` comes in at the edges."""
+    """Apply to each image its operation, an index into `OPS` [B], at its magnitude [B]."""
     if x.ndim != 4 or x.shape[1] not in (1, 3):
-        raise InputError(f"RandAugment is for images [B, 1 or 3, H, W], not {list(x.shape)}; use noise and cutout")
+        shape = list(x.shape)
+        raise InputError(
+            f"RandAugment is for images [B, 1 or 3, H, W], not {shape}; use noise and cutout"
+        )
     is_chosen = op.unsqueeze(1) == torch.arange(len(OPS), device=x.device)  # [B, ops]
-    magnitudes = torch.where(is_chosen, magnitude.float().unsqueeze(1), _make_range_tensors(x.device)[2])
+    neutral = _make_range_tensors(x.device)[2]
+    magnitudes = torch.where(is_chosen, magnitude.float().unsqueeze(1), neutral)
     m = dict(zip(OPS, magnitudes.unbind(1), strict=True))
     pixels = x.to(torch.float32)
-    grey = compute_luminance(pixels)
+    grey = _compute_luminance(pixels)
     # a sample has one operation and passes the others unchanged, so their order does not matter
-    return warp(apply_tone(blend(pixels, grey, m), grey, m), m, fill).to(x.dtype)
+    return _warp(_apply_tone(_blend(pixels, grey, m), grey, m), m, fill).to(x.dtype)
 
 
 @cache  # without bound: a recorded graph reads them
 def _make_range_tensors(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Lows, highs and neutral magnitudes, [ops]; made once, as a copy to the device waits for it."""
+    """Return low, high and neutral magnitudes [ops]; cached, as copying waits for the device."""
     low, high, neutral = torch.tensor(list(MAGNITUDE_RANGES.values()), device=device).unbind(1)
     return low, high, neutral
 
 
-def compute_luminance(pixels: Tensor) -> Tensor:
-    """Pillow's conversion to grey, [B, 1, H, W]; all of its fixed-point numbers are whole and below 2²⁴, so exact."""
+def _compute_luminance(pixels: Tensor) -> Tensor:
+    """Convert to grey [B, 1, H, W] as Pillow; its fixed-point numbers are below 2²⁴, so exact."""
     if pixels.shape[1] == 1:
         return pixels
     red, green, blue = pixels.unbind(1)
@@ -124,15 +134,15 @@ def compute_luminance(pixels: Tensor) -> Tensor:
     return (total / 65536).floor().unsqueeze(1)
 
 
-def blend(pixels: Tensor, grey: Tensor, m: Magnitudes) -> Tensor:
-    """Color and sharpness: how much is left of an image between it and its grey or its smooth version."""
+def _blend(pixels: Tensor, grey: Tensor, m: Magnitudes) -> Tensor:
+    """Apply color and sharpness: interpolate between an image and its grey or smooth version."""
     color, sharpness = m["color"].view(-1, 1, 1, 1), m["sharpness"].view(-1, 1, 1, 1)
-    base = torch.where(color < 1, grey, smooth(pixels))
+    base = torch.where(color < 1, grey, _smooth(pixels))
     return (base + color * sharpness * (pixels - base)).floor()
 
 
-def smooth(pixels: Tensor) -> Tensor:
-    """Pillow's SMOOTH: a 3x3 mean in which the centre counts five times; the border stays."""
+def _smooth(pixels: Tensor) -> Tensor:
+    """Apply Pillow's SMOOTH: a 3x3 mean with five times the centre; the border stays."""
     inner = pixels[..., 1:-1, 1:-1]
     total = F.avg_pool2d(pixels, 3, stride=1, divisor_override=1).add(inner, alpha=4)
     result = pixels.clone()
@@ -140,18 +150,19 @@ def smooth(pixels: Tensor) -> Tensor:
     return result
 
 
-def apply_tone(pixels: Tensor, grey: Tensor, m: Magnitudes) -> Tensor:
-    """The operations on grey levels alone, by one table of 256 entries for each sample and channel."""
+def _apply_tone(pixels: Tensor, grey: Tensor, m: Magnitudes) -> Tensor:
+    """Apply the operations on grey levels by one table of 256 entries per sample and channel."""
     flat = pixels.flatten(2)
     index = flat.long()
     low, high = flat.aminmax(dim=2, keepdim=True)
-    tables = _stretch_contrast(_make_shared_tables(grey, m).unsqueeze(1), low, high, m["autocontrast"])
+    tables = _make_shared_tables(grey, m).unsqueeze(1)
+    tables = _stretch_contrast(tables, low, high, m["autocontrast"])
     tables = _equalize(tables, index, high, m["equalize"])
     return tables.gather(2, index).view_as(pixels)
 
 
 def _make_shared_tables(grey: Tensor, m: Magnitudes) -> Tensor:
-    """Posterize, solarize, brightness and contrast, the same for all channels, [B, 256]."""
+    """Make tables [B, 256] of posterize, solarize, brightness and contrast for all channels."""
     levels = torch.arange(256, device=grey.device, dtype=torch.int32)
     dropped_bits = (8 - m["posterize"].to(torch.int32).clamp(max=8)).unsqueeze(1)
     table = (levels >> dropped_bits) << dropped_bits
@@ -164,8 +175,9 @@ def _make_shared_tables(grey: Tensor, m: Magnitudes) -> Tensor:
 
 
 def _stretch_contrast(tables: Tensor, low: Tensor, high: Tensor, enabled: Tensor) -> Tensor:
-    """Autocontrast: the levels between the darkest and the lightest spread over all, [B, C, 256]."""
-    levels = torch.arange(256, device=low.device, dtype=torch.float64)  # Pillow's rounding shows in whole results
+    """Autocontrast: spread the levels from darkest to lightest over all, [B, C, 256]."""
+    # float64: Pillow's rounding shows in whole results
+    levels = torch.arange(256, device=low.device, dtype=torch.float64)
     span = (high - low).double()
     scale = torch.full_like(span, 255) / span  # `255 / span` would be a product with the reciprocal
     stretched = (levels * scale - low * scale).clamp(0, 255).floor().float()
@@ -173,7 +185,7 @@ def _stretch_contrast(tables: Tensor, low: Tensor, high: Tensor, enabled: Tensor
 
 
 def _equalize(tables: Tensor, index: Tensor, high: Tensor, enabled: Tensor) -> Tensor:
-    """Equalize: each level by how many pixels are darker, [B, C, 256]."""
+    """Equalize: map each level by how many pixels are darker, [B, C, 256]."""
     counts = torch.zeros(*index.shape[:2], 256, device=index.device, dtype=torch.int32)
     counts.scatter_add_(2, index, counts.new_ones(()).expand_as(index))
     darker = counts.cumsum(2, dtype=torch.int32) - counts
@@ -182,17 +194,18 @@ def _equalize(tables: Tensor, index: Tensor, high: Tensor, enabled: Tensor) -> T
     return torch.where((enabled.view(-1, 1, 1) > 0) & (step > 0), equalized, tables)
 
 
-def warp(pixels: Tensor, m: Magnitudes, fill: float) -> Tensor:
-    """Rotations, shears and translations: each pixel from the one its centre is mapped into, or `fill` from outside."""
+def _warp(pixels: Tensor, m: Magnitudes, fill: float) -> Tensor:
+    """Rotate, shear and translate: take each pixel from where its centre maps to, or `fill`."""
     height, width = pixels.shape[2:]
     terms, rows, columns, last = _make_affine_grid(height, width, pixels.device)
     angle = m["rotate"].double() * radians(-1)
     right = (m["translate_x"].double() * width + 0.5).floor()
     down = (m["translate_y"].double() * height + 0.5).floor()
-    factors = (torch.ones_like(angle), angle.cos(), angle.sin(), m["shear_x"], m["shear_y"], right, down)
-    affine = (torch.stack(factors, dim=1).unsqueeze(2) * terms).sum(1).floor().to(torch.int32)  # [B, 6], of 1/65536
+    rotation = (torch.ones_like(angle), angle.cos(), angle.sin())
+    factors = torch.stack((*rotation, m["shear_x"], m["shear_y"], right, down), dim=1)
+    affine = (factors.unsqueeze(2) * terms).sum(1).floor().to(torch.int32)  # [B, 6], in 1/65536
     by_column, by_row, start = affine.view(-1, 2, 3, 1, 1).unbind(2)
-    source = ((start + by_row * rows) + by_column * columns) >> 16  # [B, 2, H, W], of which x and y
+    source = ((start + by_row * rows) + by_column * columns) >> 16  # [B, 2, H, W], x and y
     clamped = source.clamp(torch.zeros_like(last), last)
     is_outside = (clamped != source).any(dim=1, keepdim=True)
     x, y = clamped.unbind(1)
@@ -202,8 +215,10 @@ def warp(pixels: Tensor, m: Magnitudes, fill: float) -> Tensor:
 
 
 @cache
-def _make_affine_grid(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The terms of Pillow's affine map, in 1/65536, rows and columns to put in it, and the last pixel."""
+def _make_affine_grid(
+    height: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the terms of Pillow's affine map in 1/65536, row and column grids, the last pixel."""
     x, y = width / 2, height / 2  # the centre of rotations; shears leave the corner where it is
     terms = [  # source x by column, by row and at the first centre; source y likewise
         [0, 0, x, 0, 0, y],  # always

@@ -9,7 +9,12 @@ from contextlib import nullcontext
 import torch
 
 from l2i.experiments.benchmark.cases import Case, make_splits, select_cases
-from l2i.experiments.benchmark.report import BenchmarkReport, CaseResult, build_report
+from l2i.experiments.benchmark.report import (
+    METRIC_DEFINITIONS,
+    BenchmarkReport,
+    CaseResult,
+    make_notes,
+)
 from l2i.experiments.benchmark.roofline import Ceilings, Work, count_step_work, measure_ceilings
 from l2i.experiments.benchmark.timing import (
     NUM_PAIRS,
@@ -21,6 +26,7 @@ from l2i.experiments.benchmark.timing import (
 )
 from l2i.experiments.options import BenchOptions
 from l2i.training.precision import resolve_precision
+from l2i.training.run_dir import collect_versions, describe_hardware
 from l2i.training.setup import pick_device, use_threads
 
 NUM_BLOCKS = {"cuda": 10, "cpu": 9}
@@ -29,18 +35,20 @@ STEPS_PER_BLOCK = {"cuda": 20, "cpu": 3}
 __all__ = ["BenchmarkReport", "CaseResult", "Ceilings", "Work", "run_benchmark"]
 
 
-def run_benchmark(options: BenchOptions, on_progress: Callable[[str], object] = lambda line: None) -> BenchmarkReport:
-    """Measure what the options name, a group of cases after another; `told` hears how it goes."""
+def run_benchmark(
+    options: BenchOptions, on_progress: Callable[[str], object] = lambda line: None
+) -> BenchmarkReport:
+    """Measure the cases that the options name, one group after another."""
     device = pick_device(options.device)
     groups = select_cases(options, device)
-    precision = resolve_precision(next(iter(groups.values()))[0].run, device)  # the same in all
+    first_case = next(iter(groups.values()))[0]
+    precision = resolve_precision(first_case.run, device)  # the same in all cases
     device_context = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     with use_threads(options.threads), device_context:
-        measurements, rows = [measure_ceilings(device, precision)], []
+        ceilings, rows = [measure_ceilings(device, precision)], []
         for cases in groups.values():
-            rows += measure_group(cases, options, device, on_progress)
-            measurements.append(measure_ceilings(device, precision))  # again and again: the machine may be busy at times
-        first_case = next(iter(groups.values()))[0]
+            rows += _measure_group(cases, options, device, on_progress)
+            ceilings.append(measure_ceilings(device, precision))  # the machine may be busy at times
         on_progress(f"{first_case.group}: timing {first_case.variant} with checkpoints and without")
         overhead = measure_checkpointing(
             first_case,
@@ -49,31 +57,41 @@ def run_benchmark(options: BenchOptions, on_progress: Callable[[str], object] = 
             blocks=options.blocks or NUM_PAIRS,
             steps=options.steps or SAVE_EVERY[device.type],
         )
-        peak_ceilings = Ceilings.take_maximum(measurements)
+        peak_ceilings = Ceilings.take_maximum(ceilings)
         results = [CaseResult.from_measurements(*row, peak_ceilings) for row in rows]
-        return build_report(
-            results,
-            peak_ceilings,
-            overhead,
-            device=device,
+        return BenchmarkReport(
+            hardware=describe_hardware(device),
+            versions=collect_versions(),
+            device=str(device),
             precision=precision,
             engine="graph" if device.type == "cuda" and options.engine != "eager" else "eager",
+            threads=torch.get_num_threads(),
+            ceilings=peak_ceilings,
+            saving=overhead,
+            definitions=METRIC_DEFINITIONS,
+            notes=make_notes(results),
+            cases=results,
         )
 
 
-def measure_group(
-    cases: list[Case], options: BenchOptions, device: torch.device, on_progress: Callable[[str], object]
+def _measure_group(
+    cases: list[Case],
+    options: BenchOptions,
+    device: torch.device,
+    on_progress: Callable[[str], object],
 ) -> list[tuple[Case, StepTimes, Work, StepTimes | None]]:
-    """Each case of a group with its times, its work, and the times of the base step."""
+    """Return each case of a group with its times, its work, and the times of the base step."""
     group = cases[0].group
     splits = make_splits(group, device, cases[0].run)
     on_progress(f"{group}: counting operations and bytes")
-    # first, for it also lets the libraries set up what they keep, which is no case's memory
+    # first: libraries then allocate what they keep, which belongs to the memory of no case
     work = [count_step_work(case.run, splits) for case in cases]
     on_progress(f"{group}: timing {', '.join(case.variant for case in cases)}")
-    blocks, steps = options.blocks or NUM_BLOCKS[device.type], options.steps or STEPS_PER_BLOCK[device.type]
+    blocks = options.blocks or NUM_BLOCKS[device.type]
+    steps = options.steps or STEPS_PER_BLOCK[device.type]
     outer_period = max(get_outer_period(case.run) for case in cases)
-    steps = outer_period * math.ceil(steps / outer_period)  # so that each block has its share of outer steps
+    steps = outer_period * math.ceil(steps / outer_period)  # all blocks have as many outer steps
     times = time_runs([case.run for case in cases], splits, device, blocks=blocks, steps=steps)
-    base = next((time for case, time in zip(cases, times, strict=True) if case.variant == "base"), None)
-    return [(case, time, case_work, base) for case, time, case_work in zip(cases, times, work, strict=True)]
+    times_by_variant = {case.variant: time for case, time in zip(cases, times, strict=True)}
+    base = times_by_variant.get("base")
+    return [(*measured, base) for measured in zip(cases, times, work, strict=True)]

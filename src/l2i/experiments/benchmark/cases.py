@@ -1,8 +1,4 @@
-"""What the commands take, apart from a run's own fields; nothing heavy is imported here.
-
-MERGED:
-What is timed: the recipes' networks and batches on a GPU, small ones on a CPU, on made-up images and texts.
-"""
+"""The timed cases: recipes' networks and batches, or small ones on a CPU, on random samples."""
 
 from __future__ import annotations
 
@@ -41,12 +37,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 CPU_BATCH_SIZE = 16
 CPU_NETWORK = {"depth": 10, "width": 1}  # the smallest wide ResNet
-CPU_UNLABELED_RATIO = 3  # times the labelled batch: FixMatch's unlabelled one on a CPU
+CPU_UNLABELED_RATIO = 3  # of FixMatch's unlabelled batch to the labelled one, on a CPU
 NUM_UNLABELED = {"cuda": 50_000, "cpu": 400}
 NUM_COORDINATES = 10  # five landmarks
-ENCODER_SIZES = {"cuda": {"depth": 6, "width": 384}, "cpu": {"depth": 2, "width": 64}}  # on a GPU that of MiniLM-L6
-CPU_TEXT_LENGTH = 32  # tokens of a text on a CPU
-VOCABULARY_SIZE = 30_522  # tokens of BERT, and the special ones among them
+# MiniLM-L6's on a GPU
+ENCODER_SIZES = {"cuda": {"depth": 6, "width": 384}, "cpu": {"depth": 2, "width": 64}}
+CPU_TEXT_LENGTH = 32  # tokens
+VOCABULARY_SIZE = 30_522  # BERT's, with its special tokens
 PAD_ID, UNKNOWN_ID, START_ID, END_ID, MASK_ID = 0, 100, 101, 102, 103
 
 
@@ -70,31 +67,39 @@ class Case:
 
 
 def select_cases(options: BenchOptions, device: torch.device) -> dict[str, list[Case]]:
-    """The cases that the options name, by group."""
-    for name, maximum in (("blocks", 10_000), ("steps", 100_000), ("threads", RANGES["threads"][1])):
-        if not 0 <= getattr(options, name) <= maximum:
-            raise InputError(f"{name}={getattr(options, name)} must be at least 0 and at most {maximum:g}")
+    """Return the cases that the options name, by group."""
+    limits = {"blocks": 10_000, "steps": 100_000, "threads": RANGES["threads"][1]}
+    for name, maximum in limits.items():
+        value = getattr(options, name)
+        if not 0 <= value <= maximum:
+            raise InputError(f"{name}={value} must be at least 0 and at most {maximum:g}")
     if options.engine == "graph" and device.type != "cuda":
-        raise InputError("engine='graph' records steps on a GPU, but the bench is not on one; use engine='auto'")
-    groups, variants = select_names("group", options.groups, GROUP_RECIPES), select_names("variant", options.variants, VARIANTS)
-    if "text" in groups and not can_encode_text(required="text" in options.groups):
+        raise InputError(
+            "engine='graph' records steps on a GPU, but the bench is not on one; use engine='auto'"
+        )
+    groups = _select_names("group", options.groups, GROUP_RECIPES)
+    variants = _select_names("variant", options.variants, VARIANTS)
+    if "text" in groups and not _can_encode_text(required="text" in options.groups):
         groups.remove("text")
     return {
-        group: [Case(group=group, variant=v, run=make_case_run(group, v, options, device)) for v in variants]
+        group: [
+            Case(group=group, variant=v, run=make_case_run(group, v, options, device))
+            for v in variants
+        ]
         for group in groups
     }
 
 
-def select_names(kind: str, names: tuple[str, ...], choices: dict[str, Any]) -> list[str]:
-    """The names asked for, in the order of the table; all of them where none is."""
+def _select_names(kind: str, names: tuple[str, ...], choices: dict[str, Any]) -> list[str]:
+    """Return the given names in the order of the table; all of them if none is given."""
     for name in names:
         if name not in choices:
             raise make_unknown_error(kind, name, list(choices), "l2i bench --help")
     return [name for name in choices if name in names or not names]
 
 
-def can_encode_text(*, required: bool) -> bool:
-    """Whether there is what encoders of texts need; where they are asked for, there has to be."""
+def _can_encode_text(*, required: bool) -> bool:
+    """Check for the packages of text encoders; raise if they are required and missing."""
     try:
         resolve_weights(RANDOM_WEIGHTS)
     except InputError:
@@ -105,7 +110,7 @@ def can_encode_text(*, required: bool) -> bool:
 
 
 def make_case_run(group: str, variant: str, options: BenchOptions, device: torch.device) -> Run:
-    """A recipe's run, on this device."""
+    """Return a recipe's run on this device."""
     run = replace(
         recipes.get(GROUP_RECIPES[group]),
         device=str(device),
@@ -115,57 +120,57 @@ def make_case_run(group: str, variant: str, options: BenchOptions, device: torch
         probe_samples=0,
         l2i=VARIANTS[variant],
     )
-    if group == "text":
-        return use_random_encoder(run, device)
-    if device.type == "cpu":
-        unlabeled_ratio = CPU_UNLABELED_RATIO if run.method.name == "fixmatch" else 1
-        sizes = {"labeled": CPU_BATCH_SIZE, "unlabeled": unlabeled_ratio * CPU_BATCH_SIZE, "holdout": CPU_BATCH_SIZE}
+    on_cpu = device.type == "cpu"
+    if group == "text":  # with a network that need not be downloaded
+        run = replace(run, model={"weights": RANDOM_WEIGHTS, **ENCODER_SIZES[device.type]})
+        short_text = dataclasses.replace(run.data.text, length=CPU_TEXT_LENGTH)
+        return replace(run, data={"text": short_text}) if on_cpu else run
+    if on_cpu:
+        sizes = dict.fromkeys(("labeled", "unlabeled", "holdout"), CPU_BATCH_SIZE)
+        if run.method.name == "fixmatch":
+            sizes["unlabeled"] *= CPU_UNLABELED_RATIO
         run = replace(run, batch=sizes, model={} if group == "landmarks" else CPU_NETWORK)
     if run.method.name == "fixmatch" and variant != "base":
         run = replace(run, l2i={"outer_batch_size": run.batch.labeled})
     return run
 
 
-def use_random_encoder(run: Run, device: torch.device) -> Run:
-    """The run with a network that has not to be downloaded."""
-    run = replace(run, model={"weights": RANDOM_WEIGHTS, **ENCODER_SIZES[device.type]})
-    short_text = dataclasses.replace(run.data.text, length=CPU_TEXT_LENGTH)
-    return replace(run, data={"text": short_text}) if device.type == "cpu" else run
-
-
 def make_splits(group: str, device: torch.device, run: Run) -> Splits:
-    """Random samples shaped as the recipe's are, on the device: the cases share them, so they are no case's memory."""
+    """Return random samples shaped as the recipe's, on the device.
+
+    The cases of a group share them, so they count towards the memory of none.
+    """
     generator = Generator().manual_seed(0)
     count = NUM_UNLABELED[device.type]
     if group == "text":
-        x, y = make_texts((count, run.data.text.length), generator), torch.arange(20) % 2
-        split_kwargs: dict[str, Any] = {"classes": 2, "vocabulary": make_vocabulary(x)}
-    elif group == "landmarks":
-        x = make_images((count, 1, 60, 60), generator)
-        y = 60 * torch.rand(91, NUM_COORDINATES, generator=generator)
-        split_kwargs = {"has_landmarks": True, "normalization": Normalize.from_images(x)}
+        x, y = _make_texts((count, run.data.text.length), generator), torch.arange(20) % 2
+        split_kwargs: dict[str, Any] = {"classes": 2, "vocabulary": _make_vocabulary(x)}
     else:
-        x, y = make_images((count, 3, 32, 32), generator), torch.arange(250) % 10
-        split_kwargs = {"classes": 10, "normalization": Normalize.from_images(x)}
+        shape = (1, 60, 60) if group == "landmarks" else (3, 32, 32)
+        x = torch.randint(256, (count, *shape), generator=generator, dtype=torch.uint8)
+        split_kwargs = {"normalization": Normalize.from_images(x)}
+        if group == "landmarks":
+            y = 60 * torch.rand(91, NUM_COORDINATES, generator=generator)
+            split_kwargs["has_landmarks"] = True
+        else:
+            y = torch.arange(250) % 10
+            split_kwargs["classes"] = 10
     labeled, test = (x[: len(y)], y), (x[:10], y[:10])
     splits = Splits.from_arrays(labeled=labeled, unlabeled=x, test=test, **split_kwargs)
     return splits.to(device, param_dtype(run))
 
 
-def make_images(shape: tuple[int, ...], generator: Generator) -> Tensor:
-    """Images of random grey levels."""
-    return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
-
-
-def make_texts(shape: tuple[int, int], generator: Generator) -> Tensor:
-    """Texts of random words, as long as they may be: a start, words and an end, and no padding."""
+def _make_texts(shape: tuple[int, int], generator: Generator) -> Tensor:
+    """Return texts of random words and full length: a start, words and an end, no padding."""
     ids = torch.randint(MASK_ID + 1, VOCABULARY_SIZE, shape, generator=generator, dtype=torch.int32)
     ids[:, 0], ids[:, -1] = START_ID, END_ID
     return ids
 
 
-def make_vocabulary(ids: Tensor) -> Vocabulary:
-    """The statistics of such texts, for the strong view; each token is a word."""
+def _make_vocabulary(ids: Tensor) -> Vocabulary:
+    """Return the statistics of such texts for the strong view; every token is a word."""
     is_special, is_continuation = torch.zeros(2, VOCABULARY_SIZE, dtype=torch.bool)
     is_special[[PAD_ID, UNKNOWN_ID, START_ID, END_ID, MASK_ID]] = True
-    return build_vocabulary(ids, pad_id=PAD_ID, mask_id=MASK_ID, is_special=is_special, is_continuation=is_continuation)
+    return build_vocabulary(
+        ids, pad_id=PAD_ID, is_special=is_special, is_continuation=is_continuation
+    )

@@ -1,8 +1,4 @@
-"""The time of a step, the host's part in it, and the memory it takes; the cases of a group take turns.
-
-MERGED:
-What checkpoints cost: the same steps with one being written beside them and with none, in turn.
-"""
+"""Time and memory of a step, its host time, and the cost of checkpoints; cases take turns."""
 
 from __future__ import annotations
 
@@ -26,17 +22,20 @@ from l2i.experiments.benchmark.cases import Case
 from l2i.training.checkpoint import AsyncCheckpointer, list_checkpoints
 from l2i.training.trainer import Trainer
 
-WARMUP_STEPS = {"cuda": 12, "cpu": 2}  # steps; on a GPU the first few are taken one by one, then recorded
-NUM_BURSTS, STEPS_PER_BURST = 9, 2  # so short that the device's queue does not fill up, which would make the host wait
+WARMUP_STEPS = {"cuda": 12, "cpu": 2}  # on a GPU some run eagerly before a graph is captured
+# bursts so short that the device's queue does not fill up, which would make the host wait
+NUM_BURSTS, STEPS_PER_BURST = 9, 2
+SAVE_EVERY = {"cuda": 500, "cpu": 100}  # the first is a run's default; most recipes save less often
+NUM_PAIRS = 7
 MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """MiB by which the memory held grew at its peak, while a case was built and warmed up; None where not known."""
+    """Peak growth in MiB while a case was built and warmed up; None if unknown."""
 
     reserved: float | None = None
-    """On a GPU, held by torch's allocator, a recorded graph's share included."""
+    """On a GPU, held by torch's allocator, a captured graph's pool included."""
     allocated: float | None = None
     """On a GPU, in use by tensors."""
     resident: float | None = None
@@ -49,12 +48,12 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """What was measured of a case."""
+    """The measurements of a case."""
 
     blocks: tuple[float, ...]
-    """ms per step, a block a round."""
+    """ms per step, one block per round."""
     host_us: float | None
-    """µs that the host takes to issue a step; None on a CPU, which does the step's work itself."""
+    """µs that the host takes to issue a step; None on a CPU, which does the work itself."""
     memory: Memory
 
     @property
@@ -62,17 +61,17 @@ class StepTimes:
         return median(self.blocks)
 
     def compute_ratio(self, base: StepTimes) -> float:
-        """To the base step, a round at a time: what slows the machine down for a while slows both."""
-        return median(own_ms / base_ms for own_ms, base_ms in zip(self.blocks, base.blocks, strict=True))
+        """Return the ratio to the base step, by rounds: a busy machine slows down both."""
+        return median(ms / base_ms for ms, base_ms in zip(self.blocks, base.blocks, strict=True))
 
 
 def get_outer_period(run: Run) -> int:
-    """Steps from one outer step to the next; 1 where there are none."""
+    """Return the number of steps from one outer step to the next; 1 if there are none."""
     return 1 if run.l2i.update == "off" else run.l2i.every
 
 
 class BenchTrainer:
-    """A case's trainer, and the step it is at."""
+    """A case's trainer and its current step."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.t = trainer, 0
@@ -80,7 +79,8 @@ class BenchTrainer:
     @classmethod
     def build_warm(cls, run: Run, splits: Splits) -> Self:
         bench_trainer = cls(Trainer(run, splits=splits))
-        bench_trainer.run_steps(WARMUP_STEPS[bench_trainer.trainer.device.type] * get_outer_period(run))
+        warmup_steps = WARMUP_STEPS[bench_trainer.trainer.device.type]
+        bench_trainer.run_steps(warmup_steps * get_outer_period(run))
         return bench_trainer
 
     def run_steps(self, count: int) -> None:
@@ -92,23 +92,31 @@ class BenchTrainer:
         self.trainer.close()
 
 
-def time_runs(runs: list[Run], splits: Splits, device: torch.device, *, blocks: int, steps: int) -> list[StepTimes]:
+def time_runs(
+    runs: list[Run], splits: Splits, device: torch.device, *, blocks: int, steps: int
+) -> list[StepTimes]:
     """Build the runs one after another, then time blocks of steps of each in turn."""
     with ExitStack() as stack:
         memory: list[Memory] = []
-        bench_trainers: list[BenchTrainer] = []
+        trainers: list[BenchTrainer] = []
         for run in runs:
-            bench_trainer, growth = measure_build_memory(partial(BenchTrainer.build_warm, run, splits), device)
-            bench_trainers.append(stack.enter_context(closing(bench_trainer)))
+            build = partial(BenchTrainer.build_warm, run, splits)
+            trainer, growth = _measure_build_memory(build, device)
+            trainers.append(stack.enter_context(closing(trainer)))
             memory.append(growth)
-        rounds = [[measure_ms(partial(s.run_steps, steps), device) / steps for s in bench_trainers] for _ in range(blocks)]
-        host_times = [measure_host_us(bench_trainer, device) for bench_trainer in bench_trainers]
-    measurements = zip(zip(*rounds, strict=True), host_times, memory, strict=True)
-    return [StepTimes(blocks=tuple(ms), host_us=host, memory=growth) for ms, host, growth in measurements]
+        rounds = [
+            [measure_ms(partial(t.run_steps, steps), device) / steps for t in trainers]
+            for _ in range(blocks)
+        ]
+        host_times = [_measure_host_us(trainer, device) for trainer in trainers]
+    return [
+        StepTimes(blocks=tuple(ms), host_us=host_us, memory=growth)
+        for *ms, host_us, growth in zip(*rounds, host_times, memory, strict=True)
+    ]
 
 
 def measure_ms(function: Callable[[], object], device: torch.device) -> float:
-    """Milliseconds from an idle device until the work is done."""
+    """Measure the time from an idle device until the work is done."""
     if device.type != "cuda":
         start_time = time.perf_counter()
         function()
@@ -122,8 +130,8 @@ def measure_ms(function: Callable[[], object], device: torch.device) -> float:
     return float(start_event.elapsed_time(end_event))
 
 
-def measure_host_us(bench_trainer: BenchTrainer, device: torch.device) -> float | None:
-    """Microseconds until a step is issued, when nothing waits for the device."""
+def _measure_host_us(bench_trainer: BenchTrainer, device: torch.device) -> float | None:
+    """Measure the time to issue a step when nothing waits for the device."""
     if device.type != "cuda":
         return None
     times_us, count = [], max(STEPS_PER_BURST, get_outer_period(bench_trainer.trainer.run))
@@ -136,11 +144,13 @@ def measure_host_us(bench_trainer: BenchTrainer, device: torch.device) -> float 
     return median(times_us)
 
 
-def measure_build_memory(build: Callable[[], BenchTrainer], device: torch.device) -> tuple[BenchTrainer, Memory]:
-    """What `build` makes, and by how much the memory held grew at its peak."""
+def _measure_build_memory(
+    build: Callable[[], BenchTrainer], device: torch.device
+) -> tuple[BenchTrainer, Memory]:
+    """Build a trainer, and measure the peak growth of memory."""
     gc.collect()
     if device.type != "cuda":
-        return measure_resident_build(build)
+        return _measure_resident_memory(build)
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
@@ -152,32 +162,28 @@ def measure_build_memory(build: Callable[[], BenchTrainer], device: torch.device
     return built, Memory(reserved=reserved / MIB, allocated=allocated / MIB)
 
 
-def measure_resident_build(build: Callable[[], BenchTrainer]) -> tuple[BenchTrainer, Memory]:
-    """The same for the memory of the process, where the system tells it."""
+def _measure_resident_memory(build: Callable[[], BenchTrainer]) -> tuple[BenchTrainer, Memory]:
+    """Do the same for the process's memory, if the system reports it."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # else the case would fill what an earlier one has left, and not grow
+        # else the case would fill what an earlier one has freed, and not grow
+        ctypes.CDLL(None).malloc_trim(0)
     try:
-        before = read_process_mib("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = _read_process_mib("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:
         return build(), Memory()
     built = build()
-    return built, Memory(resident=max(0.0, read_process_mib("VmHWM") - before))
+    return built, Memory(resident=max(0.0, _read_process_mib("VmHWM") - before))
 
 
-def read_process_mib(field: str) -> float:
-    """A figure of the process, in MiB."""
+def _read_process_mib(field: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-SAVE_EVERY = {"cuda": 500, "cpu": 100}  # steps; the first is what a run does by itself, recipes mostly save more seldom
-NUM_PAIRS = 7
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOverhead:
-    """Blocks of `every` steps, with a checkpoint begun at the start of each and awaited at its end, and without."""
+    """Blocks of `every` steps, with and without a checkpoint written in the background."""
 
     group: str
     variant: str
@@ -186,33 +192,42 @@ class CheckpointOverhead:
     """Size of a checkpoint."""
     ms_with: tuple[float, ...]
     ms_without: tuple[float, ...]
-
     cost: float
-    """The share of steps a second that is lost, a round at a time, the median."""
+    """The fraction of steps per second that is lost: the median over rounds."""
 
     def __str__(self) -> str:
         return (
-            f"Checkpoints: with one every {self.every} steps, {100 - 100 * self.cost:.1f} % of the steps a second "
+            f"Checkpoints: with one every {self.every} steps, "
+            f"{100 - 100 * self.cost:.1f} % of the steps per second "
             f"({self.group} {self.variant}, {self.mib:.1f} MiB each, written in the background; "
             f"blocks with and without, {len(self.ms_with)} of each, in turn)."
         )
 
 
-def measure_checkpointing(case: Case, splits: Splits, device: torch.device, *, blocks: int, steps: int) -> CheckpointOverhead:
-    """Time the case's steps with and without checkpoints; the folder is a temporary one."""
-    with TemporaryDirectory() as temp_dir, closing(BenchTrainer.build_warm(case.run, splits)) as bench_trainer:
+def measure_checkpointing(
+    case: Case, splits: Splits, device: torch.device, *, blocks: int, steps: int
+) -> CheckpointOverhead:
+    """Time the case's steps with and without checkpoints, written to a temporary folder."""
+    with (
+        TemporaryDirectory() as temp_dir,
+        closing(BenchTrainer.build_warm(case.run, splits)) as bench_trainer,
+        closing(AsyncCheckpointer()) as saver,
+    ):
         folder = Path(temp_dir)
-        with closing(AsyncCheckpointer()) as saver:
-            run_with_checkpoint(
-                bench_trainer, saver, folder, steps
-            )  # memory that copies are pinned in, and the like, is there from now on
-            rounds = [
-                (
-                    measure_ms(partial(run_with_checkpoint, bench_trainer, saver, folder, steps), device),
-                    measure_ms(partial(bench_trainer.run_steps, steps), device),
-                )
-                for _ in range(blocks)
-            ]
+
+        def run_plain() -> None:
+            bench_trainer.run_steps(steps)
+
+        def run_saving() -> None:
+            t = bench_trainer.t
+            saver.save(folder, t, bench_trainer.trainer.state_dict(), {"step": t})
+            bench_trainer.run_steps(steps)
+            saver.wait()
+
+        run_saving()  # allocates pinned buffers and the like
+        rounds = [
+            (measure_ms(run_saving, device), measure_ms(run_plain, device)) for _ in range(blocks)
+        ]
         checkpoint_mib = list_checkpoints(folder)[-1].stat().st_size / MIB
     ms_saving, ms_plain = zip(*rounds, strict=True)
     return CheckpointOverhead(
@@ -222,12 +237,5 @@ def measure_checkpointing(case: Case, splits: Splits, device: torch.device, *, b
         mib=checkpoint_mib,
         ms_with=ms_saving,
         ms_without=ms_plain,
-        cost=1 - median(plain / slowed for slowed, plain in rounds),
+        cost=1 - median(plain / saving for saving, plain in rounds),
     )
-
-
-def run_with_checkpoint(bench_trainer: BenchTrainer, saver: AsyncCheckpointer, folder: Path, steps: int) -> None:
-    """Begin to write a checkpoint, take the steps, and see that it is on disk."""
-    saver.save(folder, bench_trainer.t, bench_trainer.trainer.state_dict(), {"step": bench_trainer.t})
-    bench_trainer.run_steps(steps)
-    saver.wait()

@@ -1,4 +1,1 @@
-"""Sweeps on Optuna: trials of a recipe with other settings, shared by processes and machines, chosen on validation."""
-
-
-
+"""Sweeps on Optuna: settings of a recipe, searched on validation by any number of processes."""

@@ -1,27 +1,113 @@
-"""What the columns of a table are: numbers, categories or text; found out from their cells, and said aloud."""
+"""Infer what columns hold from their cells, inputs and targets alike, and convert them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2i.errors import InputError
 from l2i.fit.options import format_names, join_truncated, pluralize
-from l2i.fit.preprocess import BLANK, MAX_CATEGORIES, ColumnKind, to_floats, to_strings
 
 if TYPE_CHECKING:
     import pandas as pd
 
-INDEX_NAME_WORDS = {"id", "ids", "idx", "index", "row", "rows", "rowid", "unnamed"}  # words in the name of such a column
-WHOLE_NUMBER = re.compile(r"([+-]?\d+)\.0+")
+ColumnKind = Literal["number", "category", "text"]
+KIND_TITLES = {"number": "numbers", "category": "categories", "text": "text"}
+BLANK = ""  # a blank cell among strings
+MAX_CATEGORIES = 100  # per column; rarer ones count as unknown
+INDEX_NAME_WORDS = {"id", "ids", "idx", "index", "row", "rows", "rowid", "unnamed"}
+INTEGER_AS_FLOAT = re.compile(r"([+-]?\d+)\.0+")
+TaskKind = Literal["auto", "classification", "regression"]
+MAX_CLASSES = 10_000
+MAX_INTEGER_CLASSES = 20  # integers with more distinct values are numbers, not classes
+INTEGER_PATTERN = re.compile(r"[+-]?\d{1,300}")  # Python refuses to convert far more digits
+NO_UNLABELED_NOTE = "no unlabelled rows: only the supervised model will be trained"
+
+
+def check_unique_names(path: Path, names: Sequence[str]) -> None:
+    """Raise InputError if two columns have the same name."""
+    previous_names: set[str] = set()
+    for name in names:
+        if name in previous_names:
+            raise InputError(f"{path} has two columns named '{name}'; rename one of them")
+        previous_names.add(name)
+
+
+def to_strings(values: pd.Series) -> list[str]:
+    """Convert a column to strings, '' where blank."""
+    cells = zip(values.tolist(), values.isna().tolist(), strict=True)
+    return [BLANK if is_missing else str(value) for value, is_missing in cells]
+
+
+def to_category_names(values: pd.Series) -> list[str]:
+    """Convert a column to strings, without the '.0' that programs add to integers beside blanks."""
+    matches = [(name, INTEGER_AS_FLOAT.fullmatch(name)) for name in to_strings(values)]
+    return [match[1] if match else name for name, match in matches]
+
+
+def to_floats(
+    values: pd.Series, *, role: str = "column", alternative: str = "leave it blank"
+) -> NDArray[np.float64]:
+    """Convert a column to numbers, NaN where blank; raise InputError for words and infinities."""
+    import pandas as pd
+
+    title, bad_rows = f"{role} '{values.name}'", find_non_numeric(values)
+    if len(bad_rows):
+        cell = _quote_cell(values, bad_rows[0])
+        raise InputError(f"{title} holds {cell}, which is not a number; fix it, or {alternative}")
+    floats: NDArray[np.float64] = pd.to_numeric(values).to_numpy(np.float64, na_value=np.nan)
+    is_infinite = np.isinf(floats)
+    if is_infinite.any():
+        raise InputError(f"{title} holds an infinity in row {is_infinite.argmax() + 1}; fix it")
+    return floats
+
+
+def find_non_numeric(values: pd.Series) -> NDArray[np.int64]:
+    """Return the positions of the cells that are neither blank nor numbers."""
+    import pandas as pd
+
+    is_non_numeric = pd.to_numeric(values, errors="coerce").isna() & values.notna()
+    return np.flatnonzero(is_non_numeric.to_numpy(dtype=bool))
+
+
+def find_blank(values: pd.Series) -> pd.Series:
+    """Return which cells of a converted column are blank: NaN among numbers, '' among strings."""
+    return values.isna() | (values == BLANK)
+
+
+def _quote_cell(values: pd.Series, row: int) -> str:
+    return f"'{str(values.iloc[row])[:40]}' in row {row + 1}"
+
+
+def _make_mixed_error(
+    values: pd.Series, bad_rows: NDArray[np.int64], role: str, alternative: str
+) -> InputError:
+    cells, first = pluralize(len(bad_rows), "cell"), _quote_cell(values, bad_rows[0])
+    problem = f"{role} '{values.name}' mixes numbers with {cells} of words, first {first}"
+    return InputError(f"{problem}; fix it, or give {alternative}")
+
+
+def convert_columns(frame: pd.DataFrame, kinds: dict[str, ColumnKind]) -> pd.DataFrame:
+    """Convert columns to what preprocessing takes: numbers to floats, others to strings."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        if kind == "number":
+            columns[name] = to_floats(frame[name])
+        else:
+            convert = to_category_names if kind == "category" else to_strings
+            columns[name] = pd.Series(convert(frame[name]), dtype=object)
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
 
 class InputColumns(NamedTuple):
-    """The columns that are inputs: numbers as floats, NaN where blank; categories and texts as strings, '' there."""
+    """Input columns: numbers as floats, NaN where blank; categories and texts as strings."""
 
     frame: pd.DataFrame
     kinds: dict[str, ColumnKind]
@@ -29,90 +115,61 @@ class InputColumns(NamedTuple):
 
 
 class SkippedColumn(NamedTuple):
-    """Why a column is no input; columns left out for the same reason share a line."""
+    """Why a column is not an input; columns skipped for the same reason share a note."""
 
     reason: str
-    has_own_line: bool = False
+    has_own_note: bool = False
 
 
-def infer_columns(frame: pd.DataFrame, *, text: Sequence[str] = (), category: Sequence[str] = ()) -> InputColumns:
-    """The kinds of all columns; an InputError where a column is of mixed types, or none is left."""
-    import pandas as pd
-
-    forced: dict[str, ColumnKind] = {**dict.fromkeys(text, "text"), **dict.fromkeys(category, "category")}
-    inferred = {name: _infer_kind(frame[name], forced.get(name)) for name in frame.columns}
-    kinds: dict[str, ColumnKind] = {name: kind for name, kind in inferred.items() if not isinstance(kind, SkippedColumn)}
-    skipped = {name: kind for name, kind in inferred.items() if isinstance(kind, SkippedColumn)}
-    notes = _describe_skipped(skipped)
+def infer_columns(
+    frame: pd.DataFrame, *, text: Sequence[str] = (), category: Sequence[str] = ()
+) -> InputColumns:
+    """Infer the kind of every column; raise InputError for mixed types, or if none is left."""
+    forced: dict[str, ColumnKind] = dict.fromkeys(text, "text")
+    forced |= dict.fromkeys(category, "category")
+    kinds: dict[str, ColumnKind] = {}
+    skipped: dict[str, SkippedColumn] = {}
+    for name in frame.columns:
+        kind = _infer_kind(frame[name], forced.get(name))
+        if isinstance(kind, SkippedColumn):
+            skipped[name] = kind
+        else:
+            kinds[name] = kind
+    skipped_notes = _describe_skipped(skipped)
     if not kinds:
-        reason = f": {notes[0]}" if notes else ""
-        raise InputError(
-            f"no input columns are left{reason}; give a table with inputs, or name them by --text or --category"
-        )
-    columns = {name: convert_to_kind(frame[name], kind) for name, kind in kinds.items()}
-    inputs = pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
-    return InputColumns(inputs, kinds, (*_describe_kinds(inputs, kinds), *notes, *_describe_blanks(inputs, kinds)))
+        reason = f": {skipped_notes[0]}" if skipped_notes else ""
+        fix = "give a table with inputs, or name them by --text or --category"
+        raise InputError(f"no input columns are left{reason}; {fix}")
+    inputs = convert_columns(frame, kinds)
+    notes = [*_describe_kinds(inputs, kinds), *skipped_notes, *_describe_blanks(inputs, kinds)]
+    return InputColumns(inputs, kinds, tuple(notes))
 
 
 def select_text_columns(frame: pd.DataFrame, names: Sequence[str]) -> InputColumns:
-    """The text columns in the order in which they are named, all others left out."""
-    import pandas as pd
-
-    inputs = pd.DataFrame({name: convert_to_kind(frame[name], "text") for name in names}, index=pd.RangeIndex(len(frame)))
+    """Take the named columns as text, in that order, and leave out all others."""
+    kinds: dict[str, ColumnKind] = dict.fromkeys(names, "text")
+    inputs = convert_columns(frame, kinds)
     num_blank = int((inputs == BLANK).all(axis=1).sum())
     if num_blank == len(inputs):
-        raise InputError(f"{format_names(names)} is blank in every row; name a column with texts by --text")
+        fix = "name a column with texts by --text"
+        raise InputError(f"{format_names(names)} is blank in every row; {fix}")
+    order = ", joined in this order" if len(names) > 1 else ""
+    notes = [f"read as text: {format_names(names)}{order}"]
     other_columns = [str(name) for name in frame.columns if name not in names]
-    notes = [f"read as text: {format_names(names)}" + (", joined in this order" if len(names) > 1 else "")]
-    notes += [f"left out, as --encoder reads texts alone: {format_names(other_columns)}"] if other_columns else []
-    return InputColumns(inputs, dict.fromkeys(names, "text"), (*notes, *describe_blank_texts(num_blank)))
-
-
-def describe_blank_texts(count: int) -> list[str]:
-    """That rows have no text, where any have none."""
-    return [f"{pluralize(count, 'row')} without a text, read as an empty one"] if count else []
-
-
-def convert_to_kind(values: pd.Series, kind: ColumnKind) -> pd.Series:
-    """A column in the form in which it is learned from and predicted with."""
-    import pandas as pd
-
-    if kind == "number":
-        bad_rows = find_non_numeric(values)
-        if len(bad_rows):
-            raise InputError(
-                f"column '{values.name}' is a number but holds {_quote_cell(values, bad_rows[0])}; mend it, or leave it blank"
-            )
-        return pd.Series(to_floats(values), name=values.name)
-    strings = to_strings(values)
-    return pd.Series([strip_decimal_zeros(word) for word in strings] if kind == "category" else strings, dtype=object, name=values.name)
-
-
-def strip_decimal_zeros(word: str) -> str:
-    """A whole number without the '.0' that programs add to it where a column has blanks."""
-    match = WHOLE_NUMBER.fullmatch(word)
-    return match[1] if match else word
-
-
-def find_non_numeric(values: pd.Series) -> NDArray[np.int64]:
-    """The places of the cells that are neither blank nor numbers."""
-    import pandas as pd
-
-    is_non_numeric = pd.to_numeric(values, errors="coerce").isna() & values.notna()
-    return np.flatnonzero(is_non_numeric.to_numpy(dtype=bool))
-
-
-def _quote_cell(values: pd.Series, row: int) -> str:
-    return f"'{str(values.iloc[row])[:40]}' in row {row + 1}"
+    if other_columns:
+        notes.append(f"left out, as --encoder reads texts alone: {format_names(other_columns)}")
+    return InputColumns(inputs, kinds, (*notes, *describe_blank_texts(num_blank)))
 
 
 def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | SkippedColumn:
-    present = values.dropna()
-    if present.empty and forced is not None:
-        raise InputError(f"column '{values.name}', named by --{forced}, is blank in every row; name another")
+    name, present = values.name, values.dropna()
     if present.empty:
+        if forced is not None:
+            fix = "name another"
+            raise InputError(f"column '{name}', named by --{forced}, is blank in every row; {fix}")
         return SkippedColumn("blank in every row")
-    if len(present) == len(values) and present.nunique() == 1 and len(values) > 1:
+    num_distinct = int(present.nunique())
+    if num_distinct == 1 and len(present) == len(values) > 1:
         return SkippedColumn("the same in every row")
     if forced is not None:
         return forced
@@ -120,61 +177,176 @@ def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | Sk
     if not len(bad_rows):
         return SkippedColumn("numbers of the rows") if _is_row_index(values) else "number"
     if 2 * len(bad_rows) <= len(present):
-        raise _make_mixed_error(values, bad_rows)
-    num_distinct = int(present.nunique())
+        alternative = f"--category {name}, --text {name} or --ignore {name}"
+        raise _make_mixed_error(values, bad_rows, "column", alternative)
     if num_distinct <= MAX_CATEGORIES and 2 * num_distinct <= len(values):
         return "category"
     return SkippedColumn(
-        f"column '{values.name}' has {num_distinct:,} different values in {pluralize(len(values), 'row')}: left out; "
-        f"--text {values.name} reads it as text",
-        has_own_line=True,
-    )
-
-
-def _make_mixed_error(values: pd.Series, bad_rows: NDArray[np.int64]) -> InputError:
-    name = values.name
-    return InputError(
-        f"column '{name}' mixes numbers with {pluralize(len(bad_rows), 'cell')} of words, first "
-        f"{_quote_cell(values, int(bad_rows[0]))}; mend it, or give --category {name}, --text {name} or --ignore {name}"
+        f"column '{name}' has {num_distinct:,} different values in "
+        f"{pluralize(len(values), 'row')}: left out; --text {name} reads it as text",
+        has_own_note=True,
     )
 
 
 def _is_row_index(values: pd.Series) -> bool:
-    """Whether a column named like an index holds 0 to N − 1 or 1 to N, in any order."""
+    """Return whether a column named like an index holds 0 to N − 1 or 1 to N, in any order."""
     name_words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", str(values.name))
-    if not INDEX_NAME_WORDS & {part.lower() for part in name_words}:
+    if not INDEX_NAME_WORDS & {word.lower() for word in name_words}:
         return False
-    sorted_values = np.sort(to_floats(values))  # NaN, the blanks, come last and equal nothing
-    return any(np.array_equal(sorted_values, np.arange(len(sorted_values)) + first) for first in (0, 1))
+    floats = np.sort(to_floats(values))  # NaN, the blanks, come last and equal nothing
+    return any(np.array_equal(floats, np.arange(len(floats)) + first) for first in (0, 1))
 
 
 def _describe_skipped(skipped: dict[str, SkippedColumn]) -> list[str]:
     names_by_reason: dict[str, list[str]] = {}
     for name, column in skipped.items():
-        if not column.has_own_line:
+        if not column.has_own_note:
             names_by_reason.setdefault(column.reason, []).append(name)
-    notes = [f"left out, as {reason}: {format_names(names)}" for reason, names in names_by_reason.items()]
-    return notes + [column.reason for column in skipped.values() if column.has_own_line]
+    notes = [f"left out, as {why}: {format_names(names)}" for why, names in names_by_reason.items()]
+    return notes + [column.reason for column in skipped.values() if column.has_own_note]
 
 
 def _describe_kinds(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list[str]:
-    names_by_kind = {kind: [name for name in kinds if kinds[name] == kind] for kind in ("number", "category", "text")}
-    titles = {"number": "read as numbers", "category": "read as categories", "text": "read as text"}
-    notes = [f"{titles[kind]}: {format_names(names)}" for kind, names in names_by_kind.items() if names]
-    category_counts = {name: int(inputs[name].nunique()) for name in names_by_kind["category"]}
-    return notes + [
-        f"column '{name}' has {count:,} categories: the {MAX_CATEGORIES} most frequent count, others as not known"
-        for name, count in category_counts.items()
-        if count > MAX_CATEGORIES
-    ]
+    notes = []
+    for kind, title in KIND_TITLES.items():
+        names = [name for name in kinds if kinds[name] == kind]
+        if names:
+            notes.append(f"read as {title}: {format_names(names)}")
+    for name in kinds:
+        count = int(inputs[name].nunique()) if kinds[name] == "category" else 0
+        if count > MAX_CATEGORIES:
+            limit = f"the {MAX_CATEGORIES} most frequent count, others as not known"
+            notes.append(f"column '{name}' has {count:,} categories: {limit}")
+    return notes
 
 
 def _describe_blanks(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list[str]:
-    missing = {name: int(inputs[name].isna().sum()) for name in kinds if kinds[name] == "number"}
-    empty = {name: int((inputs[name] == "").sum()) for name in kinds if kinds[name] != "number"}
-    counts_by_title = {
-        "blank cells are filled with the mean and marked": missing,
-        "blank cells are a category of their own, or a text without words": empty,
+    counts = {name: int(find_blank(inputs[name]).sum()) for name in kinds}
+    titles = {
+        True: "blank cells are filled with the mean and marked",
+        False: "blank cells are a category of their own, or a text without words",
     }
-    names_by_title = {title: [f"'{name}' ({n:,})" for name, n in counts.items() if n] for title, counts in counts_by_title.items()}
-    return [f"{title}: {join_truncated(names)}" for title, names in names_by_title.items() if names]
+    notes = []
+    for is_number, title in titles.items():
+        names = [name for name in kinds if (kinds[name] == "number") == is_number]
+        items = [f"'{name}' ({counts[name]:,})" for name in names if counts[name]]
+        if items:
+            notes.append(f"{title}: {join_truncated(items)}")
+    return notes
+
+
+def describe_blank_texts(count: int) -> list[str]:
+    """Note how many rows have no text, if any."""
+    return [f"{pluralize(count, 'row')} without a text, read as an empty one"] if count else []
+
+
+class Targets(NamedTuple):
+    """Labels as numbers, and the names of the classes for classification."""
+
+    given_labels: NDArray[Any]  # [N] class numbers, −1 if blank; or [N, D] floats, NaN if blank
+    classes: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+def read_targets(frame: pd.DataFrame, task: TaskKind) -> Targets:
+    """Read the target columns `frame`: one column of classes, or one or more of numbers."""
+    if frame.isna().to_numpy().all():
+        names = format_names(list(frame.columns))
+        raise InputError(f"no row has a label: {names} is blank everywhere; label some rows")
+    num_columns = frame.shape[1]
+    if task == "classification" and num_columns > 1:
+        fix = "give one --target, or --task regression"
+        raise InputError(f"classification has one target, not {num_columns}; {fix}")
+    if task == "auto" and num_columns == 1:
+        return _infer_targets(frame)
+    if task == "classification":
+        return _parse_classes(frame.iloc[:, 0])
+    return _parse_numbers(frame)
+
+
+def _infer_targets(frame: pd.DataFrame) -> Targets:
+    values = frame.iloc[:, 0]
+    bad_rows, present = find_non_numeric(values), values.dropna()
+    numeric = values.drop(values.index[bad_rows]).dropna()
+    if 2 * len(bad_rows) > len(present) or not _is_continuous(numeric):
+        return _parse_classes(values)
+    if len(bad_rows):
+        raise _make_mixed_error(values, bad_rows, "target", "--task classification")
+    targets = _parse_numbers(frame)
+    numbers = f"numbers ({present.nunique():,} different)"
+    note = f"target '{values.name}' is read as {numbers}, not as --task classification"
+    return targets._replace(notes=(note, *targets.notes))
+
+
+def _is_continuous(values: pd.Series) -> bool:
+    """Return whether numbers have fractions, or too many distinct values to be classes."""
+    import pandas as pd
+
+    floats = pd.to_numeric(values).to_numpy(dtype=np.float64)
+    return bool((floats != np.floor(floats)).any() or len(np.unique(floats)) > MAX_INTEGER_CLASSES)
+
+
+def _parse_classes(values: pd.Series) -> Targets:
+    """Assign class numbers in the order of names, or of integers."""
+    cells = to_category_names(values)
+    names = sorted(set(cells) - {""})
+    if len(names) == 1:
+        fix = "label rows of another class too"
+        raise InputError(f"target '{values.name}' has only one class, '{names[0]}'; {fix}")
+    if len(names) > MAX_CLASSES:
+        counts = f"{len(names):,} classes, more than {MAX_CLASSES:,}"
+        fix = "give another --target, or --task regression if it is a number"
+        raise InputError(f"target '{values.name}' has {counts}; {fix}")
+    if all(INTEGER_PATTERN.fullmatch(name) for name in names):
+        names.sort(key=lambda name: (int(name), name))
+    class_index = {name: number for number, name in enumerate(names)}
+    labels = np.array([class_index.get(cell, -1) for cell in cells], dtype=np.int64)
+    return Targets(labels, tuple(names), _describe_classes(str(values.name), labels, names))
+
+
+def _describe_classes(target: str, labels: NDArray[np.int64], names: list[str]) -> tuple[str, ...]:
+    counts = np.bincount(labels[labels >= 0], minlength=len(names)).tolist()
+    class_counts = list(zip(names, counts, strict=True))
+    class_list = join_truncated([f"'{name}' ({count:,})" for name, count in class_counts])
+    notes = [f"target '{target}' has {len(names):,} classes: {class_list}"]
+    notes.append(_describe_labeled(labels >= 0))
+    singletons = format_names([name for name, count in class_counts if count == 1])
+    if singletons:
+        limit = "with one label, a class cannot be in both training and validation"
+        notes.append(f"{limit}: {singletons}")
+    return tuple(notes)
+
+
+def _describe_labeled(is_labeled: NDArray[np.bool_]) -> str:
+    if is_labeled.all():
+        return NO_UNLABELED_NOTE
+    num_labeled = int(is_labeled.sum())
+    return f"{pluralize(num_labeled, 'row')} labelled, {len(is_labeled) - num_labeled:,} not"
+
+
+def _parse_numbers(frame: pd.DataFrame) -> Targets:
+    """Read targets [N, D]; a row must have all of them or none."""
+    alternative = "give one --target and --task classification"
+    columns = [
+        to_floats(frame[name], role="target", alternative=alternative) for name in frame.columns
+    ]
+    labels = np.stack(columns, axis=1)
+    is_blank = np.isnan(labels)
+    is_partial = is_blank.any(axis=1) & ~is_blank.all(axis=1)
+    if is_partial.any():
+        row = int(is_partial.argmax())
+        name = frame.columns[int(is_blank[row].argmax())]
+        fix = "fill it in, or blank all targets of the row"
+        raise InputError(f"row {row + 1} has some of its targets but not '{name}'; {fix}")
+    is_labeled = ~is_blank[:, 0]
+    if is_labeled.sum() < 2:
+        raise InputError("a single row has a label; label more rows")
+    is_constant = np.ptp(labels[is_labeled], axis=0) == 0
+    constant_names = format_names([str(name) for name in frame.columns[is_constant]])
+    if is_constant.all():
+        fix = "give another --target"
+        raise InputError(f"target {constant_names} is the same in every labelled row; {fix}")
+    notes = [_describe_labeled(is_labeled)]
+    if is_constant.any():
+        notes.append(f"targets that are the same in every labelled row: {constant_names}")
+    return Targets(labels, None, tuple(notes))

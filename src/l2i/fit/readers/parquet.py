@@ -1,4 +1,4 @@
-"""Tables out of Parquet files, where a few bytes may be a billion cells: these are counted before they are read."""
+"""Read tables from Parquet files, whose cells are counted first: a few bytes may be a billion."""
 
 from __future__ import annotations
 
@@ -11,123 +11,150 @@ import numpy as np
 from l2i.errors import InputError
 from l2i.files.safety import check_columns, check_memory, check_regular_file
 from l2i.fit.options import BLANK_MARKERS, format_names
+from l2i.fit.readers.columns import check_unique_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # the columns in which pandas keeps the names of rows
-CELL_BYTES, LONG_CELL_BYTES = 8, 64  # bytes of a number, or of a place among words; and of a date written out
-MAX_BATCH_ROWS, MAX_BATCH_CELLS = 4096, 2**22  # that are read at a time, at most
+PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # columns in which pandas saves row names
+CELL_BYTES, LONG_CELL_BYTES = 8, 64  # of a number or dictionary index; of a date written out
+MAX_BATCH_ROWS, MAX_BATCH_CELLS = 4096, 2**22
 PREFIX_ENCODING = "DELTA_BYTE_ARRAY"
 SHRINK_HINT = "save it as CSV, or give fewer rows or columns"
 
 
 class ParquetTable(NamedTuple):
-    """Columns of words and numbers, and the names of those that hold neither."""
+    """An Arrow table of strings and numbers, and the names of the other columns."""
 
     table: Any
     unsupported: list[str]
 
 
 def read_parquet_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """All rows, columns as strings or of a numeric type, missing where they are blank; and what is left out."""
+    """Read columns as strings or of a numeric type, NaN where blank, and note what is left out."""
     import pandas as pd
 
     table, unsupported = read_parquet(path)
-    index_columns = [name for name in (*table.column_names, *unsupported) if PANDAS_INDEX.fullmatch(name)]
+    all_names = (*table.column_names, *unsupported)
+    index_columns = [name for name in all_names if PANDAS_INDEX.fullmatch(name)]
     nested = [name for name in unsupported if name not in index_columns]
-    columns = {name: _load_column(path, table, name) for name in table.column_names if name not in index_columns}
-    notes = [f"left out, as the row names that pandas wrote: {format_names(index_columns)}"] if index_columns else []
-    notes += [f"left out, as their cells are neither words nor numbers: {format_names(nested)}"] if nested else []
+    names = [name for name in table.column_names if name not in index_columns]
+    columns = {name: _load_column(path, table, name) for name in names}
+    notes = []
+    if index_columns:
+        notes.append(f"left out, as the row names that pandas wrote: {format_names(index_columns)}")
+    if nested:
+        notes.append(
+            f"left out, as their cells are neither words nor numbers: {format_names(nested)}"
+        )
     return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows)), tuple(notes)
 
 
 def read_parquet(path: Path) -> ParquetTable:
-    """All columns of words and numbers; words are held once however often they are there, as Arrow's dictionaries."""
+    """Read all columns of strings and numbers, strings as Arrow dictionaries."""
     try:
         with check_regular_file(path).open("rb") as file:
             return _read_parquet_file(path, file)
     except InputError:
         raise
     except Exception as error:  # a damaged file fails in many ways, all meaning the same
-        raise InputError(f"{path} is damaged, or no Parquet file ({type(error).__name__}); write it again") from None
+        raise InputError(
+            f"{path} is damaged, or not a Parquet file ({type(error).__name__}); write it again"
+        ) from None
 
 
 def _read_parquet_file(path: Path, file: Any) -> ParquetTable:
     import pyarrow.parquet as pq
 
     parquet_file = pq.ParquetFile(file)
-    column_types = {field.name: field.type for field in parquet_file.schema_arrow}
-    names = parquet_file.schema_arrow.names
-    check_columns(path, max(len(names), parquet_file.metadata.num_columns))
-    if len(column_types) < len(names):
-        duplicate = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path} has two columns named '{duplicate}'; rename one of them")
-    supported = {name: column_type for name, column_type in column_types.items() if _is_supported_type(column_type)}
-    leaves = {leaf: supported[name] for leaf, name in enumerate(_list_leaf_columns(parquet_file)) if name in supported}
+    schema, metadata = parquet_file.schema_arrow, parquet_file.metadata
+    check_columns(path, max(len(schema.names), metadata.num_columns))
+    check_unique_names(path, schema.names)
+    supported = {field.name: field.type for field in schema if _is_supported_type(field.type)}
+    leaves = {  # columns as they lie in the file, without those of several values per row
+        index: supported[column.path]
+        for index, column in enumerate(map(parquet_file.schema.column, range(metadata.num_columns)))
+        if column.path in supported and not column.max_repetition_level
+    }
     _check_column_chunks(parquet_file, list(leaves))
-    groups = [parquet_file.metadata.row_group(number) for number in range(parquet_file.metadata.num_row_groups)]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     _check_encodings(path, groups, leaves)
     check_memory(path, _estimate_bytes(groups, leaves), SHRINK_HINT)
     reader = pq.ParquetFile(file, read_dictionary=list(supported), pre_buffer=False).reader
     table = _read_row_batches(path, reader, len(groups), list(leaves))
-    return ParquetTable(table.select(list(supported)), [name for name in names if name not in supported])
+    unsupported = [name for name in schema.names if name not in supported]
+    return ParquetTable(table.select(list(supported)), unsupported)
+
+
+def _is_supported_type(arrow_type: Any) -> bool:
+    """Return whether cells of an Arrow type are strings or numbers."""
+    from pyarrow import types
+
+    if types.is_dictionary(arrow_type):
+        return _is_supported_type(arrow_type.value_type)
+    is_number = types.is_integer(arrow_type) or types.is_floating(arrow_type)
+    is_plain = is_number or types.is_boolean(arrow_type) or types.is_null(arrow_type)
+    is_written_out = types.is_decimal(arrow_type) or types.is_temporal(arrow_type)
+    return bool(is_plain or is_written_out or _is_string_type(arrow_type))
+
+
+def _is_string_type(arrow_type: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(arrow_type) or types.is_large_string(arrow_type))
+
+
+def _is_string_dictionary(arrow_type: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_dictionary(arrow_type)) and _is_string_type(arrow_type.value_type)
 
 
 def _check_column_chunks(parquet_file: Any, leaves: list[int]) -> None:
-    """That what is said of columns is whole, by reading none of their rows: otherwise to ask ends the process."""
+    """Check column metadata by reading no rows; using damaged ones later would end the process."""
+    reader = parquet_file.reader
     for number in range(parquet_file.metadata.num_row_groups if leaves else 0):
-        next(parquet_file.reader.iter_batches(0, [number], column_indices=leaves, use_threads=False), None)
+        next(reader.iter_batches(0, [number], column_indices=leaves, use_threads=False), None)
+
+
+def _check_encodings(path: Path, groups: list[Any], leaves: dict[int, Any]) -> None:
+    """Refuse strings that repeat a prefix of the previous one: a page may be terabytes."""
+    for group in groups:
+        for column in map(group.column, leaves):
+            if PREFIX_ENCODING in column.encodings:
+                problem = f"column '{column.path_in_schema}' is written as {PREFIX_ENCODING}"
+                raise InputError(f"{path}: {problem}; write it as PLAIN or a dictionary")
+
+
+def _estimate_bytes(groups: list[Any], leaves: dict[int, Any]) -> int:
+    """Return the bytes of columns in memory, without strings, which may be compressed."""
+    from pyarrow import types
+
+    total = 0
+    for leaf, arrow_type in leaves.items():
+        is_long = types.is_temporal(arrow_type) or types.is_decimal(arrow_type)
+        num_cells = sum(max(group.num_rows, group.column(leaf).num_values) for group in groups)
+        total += num_cells * (LONG_CELL_BYTES if is_long else CELL_BYTES)
+    return total
 
 
 def _read_row_batches(path: Path, reader: Any, num_groups: int, leaves: list[int]) -> Any:
-    """All rows of some columns, some thousands at a time, so that words are counted before many are there."""
+    """Read a few thousand rows at a time, and count the bytes of strings meanwhile."""
     import pyarrow as pa
 
     batch_rows = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_CELLS // max(1, len(leaves))))
     batches, text_bytes = [], 0
-    for batch in reader.iter_batches(batch_rows, range(num_groups), column_indices=leaves, use_threads=False):
+    for batch in reader.iter_batches(
+        batch_rows, range(num_groups), column_indices=leaves, use_threads=False
+    ):
         batches.append(batch)
         text_bytes += sum(map(_count_text_bytes, batch.columns))
         check_memory(path, text_bytes, SHRINK_HINT)
     return pa.Table.from_batches(batches, None if batches else reader.schema_arrow)
 
 
-def _check_encodings(path: Path, groups: list[Any], leaves: dict[int, Any]) -> None:
-    """That no words are written as what they share with the word before: a page of that may be terabytes."""
-    for group in groups:
-        for column in map(group.column, leaves):
-            if PREFIX_ENCODING in column.encodings:
-                name = column.path_in_schema
-                raise InputError(f"{path}: column '{name}' is written as {PREFIX_ENCODING}; write it as PLAIN or a dictionary")
-
-
-def _is_supported_type(arrow_type: Any) -> bool:
-    """Whether cells of Arrow's type are words or numbers."""
-    from pyarrow import types as of
-
-    if of.is_dictionary(arrow_type):
-        return _is_supported_type(arrow_type.value_type)
-    tests = (of.is_integer, of.is_floating, of.is_decimal, of.is_boolean, of.is_string, of.is_large_string)
-    return any(test(arrow_type) for test in (*tests, of.is_temporal, of.is_null))
-
-
-def _list_leaf_columns(parquet_file: Any) -> list[str | None]:
-    """The names of the columns as they lie in the file, None for those that may have many values a row."""
-    columns = map(parquet_file.schema.column, range(parquet_file.metadata.num_columns))
-    return [None if column.max_repetition_level else column.path for column in columns]
-
-
-def _estimate_bytes(groups: list[Any], leaves: dict[int, Any]) -> int:
-    """Bytes that columns take in memory, words not counted, which may be packed in many ways."""
-    from pyarrow import types as of
-
-    cell_bytes = {leaf: LONG_CELL_BYTES if of.is_temporal(arrow_type) or of.is_decimal(arrow_type) else CELL_BYTES for leaf, arrow_type in leaves.items()}
-    return sum(max(group.num_rows, group.column(leaf).num_values) * w for group in groups for leaf, w in cell_bytes.items())
-
-
 def _count_text_bytes(cells: Any) -> int:
-    """Bytes of all cells of words, each as often as it is there."""
+    """Return the bytes of all strings, repeated ones counted each time."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -137,25 +164,18 @@ def _count_text_bytes(cells: Any) -> int:
     return pc.sum(pc.take(lengths, cells.indices)).as_py() or 0
 
 
-def _is_string_dictionary(arrow_type: Any) -> bool:
-    from pyarrow import types as of
-
-    return bool(of.is_dictionary(arrow_type)) and bool(of.is_string(arrow_type.value_type) or of.is_large_string(arrow_type.value_type))
-
-
 def _load_column(path: Path, table: Any, name: str) -> pd.Series:
     import pyarrow as pa
 
     try:
         return _to_series(table[name], name)
-    except (pa.ArrowException, UnicodeError):  # such as times in a zone that this machine does not know
-        raise InputError(
-            f"{path}: column '{name}' of type {table[name].type} cannot be read here; write it as words or numbers"
-        ) from None
+    except (pa.ArrowException, UnicodeError):  # such as times in a zone unknown to this machine
+        problem = f"column '{name}' of type {table[name].type} cannot be read here"
+        raise InputError(f"{path}: {problem}; write it as words or numbers") from None
 
 
 def _to_series(column: Any, name: str) -> pd.Series:
-    """A column as strings or numbers."""
+    """Convert an Arrow column to strings or numbers."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -168,16 +188,22 @@ def _to_series(column: Any, name: str) -> pd.Series:
     if pa.types.is_integer(arrow_type):
         dtype = np.uint64 if arrow_type == pa.uint64() else np.int64
         values = np.asarray(column.fill_null(0).to_numpy(), dtype=dtype)
-        return pd.Series(pd.arrays.IntegerArray(values, np.asarray(column.is_null().to_numpy(), dtype=bool)), name=name)
+        is_null = np.asarray(column.is_null().to_numpy(), dtype=bool)
+        return pd.Series(pd.arrays.IntegerArray(values, is_null), name=name)
     if pa.types.is_floating(arrow_type) or pa.types.is_decimal(arrow_type):
         return pd.Series(column.cast(pa.float64()).to_pandas(), name=name)
-    strings = pc.if_else(column, "True", "False") if pa.types.is_boolean(arrow_type) else column.cast(pa.string())
+    if pa.types.is_boolean(arrow_type):
+        strings = pc.if_else(column, "True", "False")
+    else:
+        strings = column.cast(pa.string())
     return _to_series(strings.dictionary_encode(), name)
 
 
 def _decode_strings(column: Any) -> list[Any]:
-    """Words without spaces around them, NaN where nothing or a blank is written; those that are alike are one."""
+    """Return stripped strings, NaN where blank; equal ones are the same object, to save memory."""
     chunks = column.unify_dictionaries().chunks
-    stripped = [None if word is None else word.strip() for word in (chunks[0].dictionary.to_pylist() if chunks else ())]
-    strings = [np.nan if word is None or word in BLANK_MARKERS else word for word in stripped]
-    return [np.nan if code is None else strings[code] for chunk in chunks for code in chunk.indices.to_pylist()]
+    words = chunks[0].dictionary.to_pylist() if chunks else []
+    stripped = [BLANK_MARKERS[0] if word is None else word.strip() for word in words]
+    strings = [np.nan if word in BLANK_MARKERS else word for word in stripped]
+    codes = (code for chunk in chunks for code in chunk.indices.to_pylist())
+    return [np.nan if code is None else strings[code] for code in codes]

@@ -1,13 +1,11 @@
-"""New data for a model that was fitted to a user's own: read as those were, labels or none.
-
-MERGED:
-A user's own data as `l2i fit` and `l2i predict` read them: a table, images or arrays, checked, with notes.
-"""
+"""Read user data to fit a model to, or to predict labels for: tables, images or arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,14 +16,25 @@ from l2i.errors import InputError
 from l2i.files.safety import check_regular_file
 from l2i.fit.artifact import RowPreview
 from l2i.fit.options import ReadOptions, format_names, pluralize, to_one_line
-from l2i.fit.preprocess import BLANK, Column, ColumnKind, TablePreprocessor, TextPreprocessor, to_strings
-from l2i.fit.readers.columns import convert_to_kind, describe_blank_texts, infer_columns, select_text_columns
-from l2i.fit.readers.delimited import TABLE_SUFFIXES, RawTable, check_named_columns, get_row_ids, read_table
-from l2i.fit.readers.folders import ImageFileList, list_class_files, list_image_files, resolve_listed_files
+from l2i.fit.preprocess import Column, TablePreprocessor, TextPreprocessor
+from l2i.fit.readers.columns import (
+    BLANK,
+    ColumnKind,
+    Targets,
+    TaskKind,
+    convert_columns,
+    describe_blank_texts,
+    find_blank,
+    infer_columns,
+    read_targets,
+    select_text_columns,
+)
+from l2i.fit.readers.delimited import TABLE_SUFFIXES, RawTable, read_table
+from l2i.fit.readers.folders import list_class_files, list_image_files, resolve_listed_files
 from l2i.fit.readers.images import (
     Images,
     ImageSpec,
-    ProgressCallback,
+    Progress,
     check_image_memory,
     decode_image_files,
     encode_thumbnail,
@@ -35,203 +44,70 @@ from l2i.fit.readers.images import (
     read_new_array_images,
 )
 from l2i.fit.readers.npz import array_to_frame, parse_npz_targets, read_npz
-from l2i.fit.readers.targets import Targets, TaskKind, read_targets
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PathKind = Literal["folder", "npz", "table", "other"]
 Layout = Literal["table", "folder", "paths", "arrays"]
-OPTION_TYPES = {"layout": str, "encoding": str, "separator": str, "id": str | None, "image": str | None}
-IMAGE_OPTION_TYPES = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}  # of images
-IMAGE_DTYPES = ("uint8", "float32")
+SavedOptions = dict[str, Any]
+"""How data was read, as JSON: the layout, some of ReadOptions, and the spec of images."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class NewData:
-    """Rows to predict labels for."""
-
-    ids: list[str]
-    inputs: pd.DataFrame | NDArray[Any]
-    """As Source.inputs."""
-    notes: tuple[str, ...]
-    sizes: NDArray[np.int64] | None = None
-    """As Source.sizes."""
-
-
-def read_new(
-    path: str, options: dict[str, Any], preprocessor: TablePreprocessor | TextPreprocessor | None, progress: ProgressCallback | None = None
-) -> NewData:
-    """Data of the layout that the model was fitted to: `options` are Source.options, `columns` a table's inputs."""
-    _check_options(options, images=preprocessor is None)
-    try:
-        data_path = resolve_existing_path(path)
-        if preprocessor is not None:
-            return _read_new_table(data_path, options, preprocessor)
-        return _read_new_arrays(data_path, options) if options["layout"] == "arrays" else _read_new_images(data_path, options, progress)
-    except OSError as error:
-        raise make_path_error(error, path) from None
-    except InputError as error:
-        raise InputError(to_one_line(str(error))) from None
-
-
-def _check_options(options: dict[str, Any], *, images: bool) -> None:
-    """That a fit says how to read what it has learned to; a stranger's may say anything."""
-    option_types = OPTION_TYPES | (IMAGE_OPTION_TYPES if images else {})
-    invalid_name = next((name for name, expected_type in option_types.items() if not isinstance(options.get(name, ()), expected_type)), None)
-    layouts = ("folder", "paths", "arrays") if images else ("table",)
-    if invalid_name is None and options["layout"] not in layouts:
-        invalid_name = "layout"
-    if invalid_name is None and images and not (options["side"] > 0 < options["channels"] and options["dtype"] in IMAGE_DTYPES):
-        invalid_name = "frame"
-    if invalid_name is not None:
-        raise InputError(f"fit.json does not say the {invalid_name} of its data; restore it, or fit again in another --out")
-
-
-def resolve_existing_path(path: str) -> Path:
-    """The path, if something is there."""
-    data_path = Path(path).expanduser()
-    if not data_path.exists():
-        raise InputError(f"there is no file or folder {path}; check the path")
-    return data_path if data_path.is_dir() else check_regular_file(data_path)
-
-
-def make_path_error(error: OSError, path: str) -> InputError:
-    """What to say of a file that the system does not let be read."""
-    return InputError(f"{error.filename or path} cannot be read ({error.strerror}); see to its permissions")
-
-
-def _read_new_table(path: Path, options: dict[str, Any], preprocessor: TablePreprocessor | TextPreprocessor) -> NewData:
-    import pandas as pd
-
-    raw = _read_raw_table(path, options)
-    missing = [column.name for column in preprocessor.columns if column.name not in raw.frame.columns]
-    if missing:
-        raise InputError(
-            f"{path} has no column {format_names(missing)}, with which the model was trained; add it, blank if unknown"
-        )
-    ids, notes = _resolve_row_ids(raw.frame, options["id"])
-    cells = {column.name: convert_to_kind(raw.frame[column.name], column.kind) for column in preprocessor.columns}
-    column_notes = [note for column in preprocessor.columns for note in _describe_new_cells(column, cells[column.name])]
-    inputs = pd.DataFrame(cells, index=pd.RangeIndex(len(ids)))
-    column_notes += describe_blank_texts(preprocessor.count_blank(inputs)) if isinstance(preprocessor, TextPreprocessor) else []
-    return NewData(ids=ids, inputs=inputs, notes=tuple(map(to_one_line, (*raw.notes, *notes, *column_notes))))
-
-
-def _read_raw_table(path: Path, options: dict[str, Any]) -> RawTable:
-    if path.suffix.lower() == ".npz" and path.is_file():
-        x = read_npz(path, labelled=False).x
-        if x.ndim != 2:
-            raise InputError(f"{path}: x is {list(x.shape)}, but the model was trained on a table; write [N, columns]")
-        return RawTable(array_to_frame(x), ())
-    if path.suffix.lower() not in TABLE_SUFFIXES or path.is_dir():
-        raise InputError(f"{path} is no table, as the model was trained on; give one of {', '.join((*TABLE_SUFFIXES, '.npz'))}")
-    return read_table(path, encoding=options["encoding"], separator=options["separator"])
-
-
-def _resolve_row_ids(frame: pd.DataFrame, column: str | None) -> tuple[list[str], list[str]]:
-    if column is None or column in frame.columns:
-        return get_row_ids(frame, column), []
-    return get_row_ids(frame, None), [f"there is no column '{column}' of ids: rows are numbered from 1"]
-
-
-def _describe_new_cells(column: Column, values: pd.Series) -> list[str]:
-    """What a model cannot know of a column's new cells."""
-    if column.kind == "number":
-        num_blank = int(values.isna().sum())
-        return [f"column '{column.name}': {pluralize(num_blank, 'blank row')} filled with the mean"] if num_blank else []
-    unknown_values = column.find_unknown(values)
-    cells = np.array(to_strings(values), dtype=object)
-    if column.kind == "text" and column.values:
-        return describe_blank_texts(int((cells == BLANK).sum()))
-    notes = []
-    if BLANK in unknown_values:
-        num_blank = int((cells == BLANK).sum())
-        notes.append(f"column '{column.name}': {pluralize(num_blank, 'blank row')} of an unknown category")
-    names = [name for name in unknown_values if name != BLANK]
-    if names:
-        num_rows = int(np.isin(cells, names).sum())
-        categories = pluralize(len(names), "new category", "new categories")
-        notes.append(
-            f"column '{column.name}': {pluralize(num_rows, 'row')} with {categories}, such as '{names[0]}', "
-            f"{'counts' if num_rows == 1 else 'count'} as not known"
-        )
-    return notes
-
-
-def _make_image_spec(options: dict[str, Any]) -> ImageSpec:
-    return ImageSpec(options["side"], options["channels"], options["whole"])
-
-
-def _read_new_arrays(path: Path, options: dict[str, Any]) -> NewData:
-    if path.suffix.lower() != ".npz" or path.is_dir():
-        raise InputError(f"{path} is no .npz file, as the model was trained on; give one with an array x")
-    x = read_npz(path, labelled=False).x
-    images = read_new_array_images(x, path, _make_image_spec(options), options["dtype"])
-    ids = [str(row) for row in range(1, len(x) + 1)]
-    return NewData(ids=ids, inputs=images.pixels, notes=images.notes, sizes=images.sizes)
-
-
-def _read_new_images(path: Path, options: dict[str, Any], progress: ProgressCallback | None) -> NewData:
-    files, ids, notes = _find_image_files(path, options)
-    spec = _make_image_spec(options)
-    check_image_memory(len(ids), spec)
-    decoded = decode_image_files(files.paths, files.names, lambda *_: spec, skip_unreadable=options["skip_unreadable"], progress=progress)
-    image_ids = [ids[row] for row in decoded.indices.tolist()]
-    return NewData(ids=image_ids, inputs=decoded.pixels, notes=(*notes, *decoded.notes), sizes=decoded.sizes)
-
-
-def _find_image_files(path: Path, options: dict[str, Any]) -> tuple[ImageFileList, list[str], tuple[str, ...]]:
-    """The image files, their ids, and notes; of a table where the model was fitted to one."""
-    if options["layout"] == "folder" or path.is_dir() or path.suffix.lower() not in TABLE_SUFFIXES:
-        files = list_image_files(path)
-        return files, files.names, ()
-    raw = read_table(path, encoding=options["encoding"], separator=options["separator"])
-    if options["image"] not in raw.frame.columns:
-        raise InputError(
-            f"{path} has no column '{options['image']}' with paths of images; it has {format_names(list(raw.frame.columns))}"
-        )
-    ids, notes = _resolve_row_ids(raw.frame, options["id"])
-    return resolve_listed_files(raw.frame[options["image"]], path), ids, (*raw.notes, *notes)
-
-
-__all__ = ["NewData", "ReadOptions", "Source", "read_new", "read_source"]
-TABLE_ONLY_OPTIONS = ("id", "image", "encoding", "separator")  # options
+SUFFIX_LIST = ", ".join((*TABLE_SUFFIXES, ".npz"))
 SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".ods")
-MAX_CELL_CHARS, MAX_TEXT_CHARS = 200, 400  # characters of a sample that are shown
-BAG_OF_WORDS_NOTE = "texts are read by their words; --encoder bert-base-uncased reads them with a pretrained network"
+COLUMN_OPTIONS = ("target", "text", "category", "ignore", "id", "image")
+TABLE_ONLY_OPTIONS = ("id", "image", "encoding", "separator")
+IMAGE_ONLY_OPTIONS = ("size", "grey", "landmarks", "skip_unreadable")
+NAME = str | None
+TABLE_TYPES = {"layout": str, "encoding": str, "separator": str, "id": NAME, "image": NAME}
+IMAGE_TYPES = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}
+IMAGE_DTYPES = ("uint8", "float32")
+MAX_CELL_CHARS, MAX_TEXT_CHARS = 200, 400  # shown of a row
+BAG_OF_WORDS_NOTE = (
+    "texts are read by their words; "
+    "--encoder bert-base-uncased reads them with a pretrained network"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Rows with their inputs and the labels that were given."""
+class InputRows:
+    """Rows with their inputs."""
 
-    kind: Literal["table", "images"]
     ids: list[str]
     inputs: pd.DataFrame | NDArray[Any]
-    """A table's input columns; or images [N, C, S, S], uint8 or float32."""
+    """Input columns of a table; or images [N, C, S, S], uint8 or float32."""
+    notes: tuple[str, ...]
+    """What was inferred and decided, one line each."""
+    sizes: NDArray[np.int64] | None = None
+    """[N, 2]: original widths and heights of images, for `points_from_square`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(InputRows):
+    """Rows with their inputs and labels, to fit a model to."""
+
     kinds: dict[str, ColumnKind]
-    """Of a table's input columns, in order."""
+    """Kinds of a table's input columns, in order."""
     given_labels: NDArray[Any]
-    """[N] class numbers, −1 where blank; or [N, D] targets, NaN where blank; points in pixels of the squares."""
+    """[N] class numbers, −1 if blank; or [N, D] targets, NaN if blank, points in resized pixels."""
     classes: tuple[str, ...] | None
     target_names: tuple[str, ...]
     points: bool
     """Whether the targets are points x1 y1 x2 y2 … in the images."""
-    notes: tuple[str, ...]
-    """What was found out and decided, a line each."""
-    options: dict[str, Any]
-    """What new data must be read with, as JSON."""
-    sizes: NDArray[np.int64] | None = None
-    """[N, 2]: width and height of the images before; pictures.from_square brings points back to them."""
+    options: SavedOptions
+    """How to read new data."""
     encoder: str | None = None
-    """What reads a table of texts, where that is a pretrained network."""
+    """The pretrained network that reads a table of texts, if any."""
 
     def make_sample(self, row: int) -> RowPreview:
-        """A row as a person can look at it."""
+        """Return a row as shown in a report."""
         if isinstance(self.inputs, np.ndarray):
             return RowPreview(row=row, png_base64=encode_thumbnail(self.inputs[row]))
-        cells = {name: self.inputs[name].iloc[row] for name in self.kinds}
-        return RowPreview(row=row, fields={name: _format_cell(cell, self.kinds[name]) for name, cell in cells.items()})
+        fields = {
+            name: _format_cell(self.inputs[name].iloc[row], kind)
+            for name, kind in self.kinds.items()
+        }
+        return RowPreview(row=row, fields=fields)
 
 
 def _format_cell(cell: Any, kind: ColumnKind) -> str:
@@ -242,45 +118,157 @@ def _format_cell(cell: Any, kind: ColumnKind) -> str:
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
-def read_source(path: str, options: ReadOptions, progress: ProgressCallback | None = None) -> Source:
-    """The data to fit a model to; `told` hears of progress where many images are read."""
-    try:
-        data_path = resolve_existing_path(path)
-        if data_path.is_dir():
+def read_source(path: str, options: ReadOptions, progress: Progress = None) -> Source:
+    """Read the data to fit a model to; report progress if many images are read."""
+    with _translate_errors(path):
+        data_path, path_kind = _resolve_path(path)
+        if path_kind == "folder":
             return _read_folder_source(data_path, options, progress)
-        if data_path.suffix.lower() == ".npz":
+        if path_kind == "npz":
             return _read_array_source(data_path, options)
-        if data_path.suffix.lower() in TABLE_SUFFIXES:
-            return _read_image_table(data_path, options, progress) if options.image is not None else _read_table_source(data_path, options)
+        if path_kind == "table" and options.image is None:
+            return _read_table_source(data_path, options)
+        if path_kind == "table":
+            return _read_image_table(data_path, options, progress)
+        hint = f"give a folder of images, or one of {SUFFIX_LIST}"
+        if data_path.suffix.lower() in SPREADSHEET_SUFFIXES:
+            hint = "save it as CSV"
+        raise InputError(f"{path} is of an unknown kind; {hint}")
+
+
+def read_new(
+    path: str,
+    saved: SavedOptions,
+    preprocessor: TablePreprocessor | TextPreprocessor | None,
+    progress: Progress = None,
+) -> InputRows:
+    """Read rows as those that a model was fitted to: Source.options, a table's preprocessor."""
+    _check_saved_options(saved, images=preprocessor is None)
+    with _translate_errors(path):
+        data_path, path_kind = _resolve_path(path)
+        if preprocessor is not None:
+            return _read_new_table(data_path, path_kind, saved, preprocessor)
+        spec = ImageSpec(saved["side"], saved["channels"], saved["whole"])
+        if saved["layout"] != "arrays":
+            return _read_new_images(data_path, path_kind, saved, spec, progress)
+        if path_kind != "npz":
+            fix = "give one with an array x"
+            raise InputError(f"{path} is not an .npz file, as the model was trained on; {fix}")
+        x, _ = read_npz(data_path, labelled=False)
+        images = read_new_array_images(x, data_path, spec, saved["dtype"])
+        return _make_new_images(images, _number_rows(len(x)), ())
+
+
+def _check_saved_options(saved: SavedOptions, *, images: bool) -> None:
+    """Check that a fit.json, which may be untrusted, says how to read its data."""
+    types: dict[str, Any] = TABLE_TYPES | (IMAGE_TYPES if images else {})
+    invalid = [name for name, kind in types.items() if not isinstance(saved.get(name, ()), kind)]
+    layouts = ("folder", "paths", "arrays") if images else ("table",)
+    if not invalid and saved["layout"] not in layouts:
+        invalid = ["layout"]
+    if not invalid and images:
+        is_valid = saved["side"] > 0 < saved["channels"] and saved["dtype"] in IMAGE_DTYPES
+        invalid = [] if is_valid else ["frame"]
+    if invalid:
+        fix = "restore it, or fit again in another --out"
+        raise InputError(f"fit.json does not say the {invalid[0]} of its data; {fix}")
+
+
+@contextmanager
+def _translate_errors(path: str) -> Iterator[None]:
+    """Turn file errors into InputErrors, and put messages on one line, whatever they quote."""
+    try:
+        yield
     except OSError as error:
-        raise make_path_error(error, path) from None
+        problem = f"{error.filename or path} cannot be read ({error.strerror})"
+        raise InputError(f"{problem}; check its permissions") from None
     except InputError as error:
         raise InputError(to_one_line(str(error))) from None
-    suffixes = ", ".join((*TABLE_SUFFIXES, ".npz"))
-    hint = "save it as CSV" if data_path.suffix.lower() in SPREADSHEET_SUFFIXES else f"give a folder of images, or one of {suffixes}"
-    raise InputError(f"{path} is of no known kind; {hint}")
+
+
+def _resolve_path(path: str) -> tuple[Path, PathKind]:
+    """Return an existing path and what it holds."""
+    data_path = Path(path).expanduser()
+    if not data_path.exists():
+        raise InputError(f"there is no file or folder {path}; check the path")
+    if data_path.is_dir():
+        return data_path, "folder"
+    suffix = check_regular_file(data_path).suffix.lower()
+    if suffix in TABLE_SUFFIXES:
+        return data_path, "table"
+    return data_path, "npz" if suffix == ".npz" else "other"
 
 
 def _read_table_source(path: Path, options: ReadOptions) -> Source:
-    check_unused_options(options, ("size", "grey", "landmarks", "skip_unreadable"), "images")
+    _check_unused_options(options, IMAGE_ONLY_OPTIONS, "images")
     if options.encoder is not None:
-        check_unused_options(options, ("category",), "tables without --encoder")
+        _check_unused_options(options, ("category",), "tables without --encoder")
         if not options.text:
             raise InputError("--encoder reads texts; name the columns that hold them by --text")
-    raw = _read_checked_table(path, options)
-    targets = read_targets(raw.frame[list(options.target)], options.task)
-    used_columns = [*options.target, *options.ignore, *((options.id,) if options.id else ())]
-    input_frame = raw.frame.drop(columns=used_columns)
-    return _make_table_source(input_frame, get_row_ids(raw.frame, options.id), options, targets, options.target, raw.notes)
+    table = _read_labeled_table(path, options)
+    targets = read_targets(table.frame[list(options.target)], options.task)
+    used_columns = [*options.target, *options.ignore, *([options.id] if options.id else [])]
+    ids, inputs = _get_row_ids(table.frame, options.id), table.frame.drop(columns=used_columns)
+    return _make_table_source(inputs, ids, options, targets, options.target, table.notes)
 
 
-def _read_checked_table(path: Path, options: ReadOptions) -> RawTable:
-    raw = read_table(path, encoding=options.encoding, separator=options.separator)
-    columns = list(raw.frame.columns)
+def _read_image_table(path: Path, options: ReadOptions, progress: Progress) -> Source:
+    _check_unused_options(options, ("text", "encoder", "category"), "tables without --image")
+    frame, notes = _read_labeled_table(path, options)
+    labels = frame[list(options.target)]
+    targets, ids = read_targets(labels, options.task), _get_row_ids(frame, options.id)
+    numbers = targets.given_labels if targets.classes is None else None
+    files = resolve_listed_files(frame[options.image], path)
+    images = read_image_files(files, options, numbers, progress)
+    used_columns = {*options.target, *options.ignore, options.id, options.image}
+    other_columns = [name for name in frame.columns if name not in used_columns]
+    if other_columns:
+        notes = (*notes, f"left out beside the images: {format_names(other_columns)}")
+    task: TaskKind = "regression" if targets.classes is None else "classification"
+    return _make_image_source(images, ids, options, "paths", labels, task, notes)
+
+
+def _read_labeled_table(path: Path, options: ReadOptions) -> RawTable:
+    table = read_table(path, encoding=options.encoding, separator=options.separator)
+    columns = list(table.frame.columns)
     if not options.target:
-        raise InputError(f"say with --target which column of {path} holds the labels; it has {format_names(columns)}")
-    check_named_columns(options, columns, path)
-    return raw
+        actual = f"it has {format_names(columns)}"
+        raise InputError(f"say with --target which column of {path} holds the labels; {actual}")
+    _check_named_columns(options, columns, path)
+    return table
+
+
+def _read_folder_source(path: Path, options: ReadOptions, progress: Progress) -> Source:
+    table_options = ("target", "text", "encoder", "category", "ignore", *TABLE_ONLY_OPTIONS)
+    _check_unused_options(options, table_options, "tables")
+    if options.task == "regression" or options.landmarks == "yes":
+        fix = "for other targets give a CSV of paths with --image COLUMN"
+        raise InputError(f"{path} has classes as folders; {fix}")
+    files, classes, notes = list_class_files(path)
+    read_targets(classes, "classification")  # report wrong classes before reading images
+    images = read_image_files(files, options, None, progress)
+    return _make_image_source(
+        images, files.names, options, "folder", classes, "classification", notes
+    )
+
+
+def _read_array_source(path: Path, options: ReadOptions) -> Source:
+    file_options = ("target", "text", "encoder", *TABLE_ONLY_OPTIONS, "skip_unreadable", "grey")
+    _check_unused_options(options, file_options, "tables and image files")
+    x, y = read_npz(path, labelled=True)
+    assert y is not None
+    labels, task = parse_npz_targets(y, options.task, path)
+    targets, ids = read_targets(labels, task), _number_rows(len(x))
+    if x.ndim == 2:
+        _check_unused_options(options, ("size", "landmarks"), "images")
+        frame = array_to_frame(x)
+        _check_named_columns(options, list(frame.columns), path)
+        inputs = frame.drop(columns=list(options.ignore))
+        return _make_table_source(inputs, ids, options, targets, tuple(labels.columns), ())
+    _check_unused_options(options, ("category", "ignore"), "tables")
+    numbers = targets.given_labels if targets.classes is None else None
+    images = read_array_images(x, path, options, numbers)
+    return _make_image_source(images, ids, options, "arrays", labels, task, ())
 
 
 def _make_table_source(
@@ -289,15 +277,15 @@ def _make_table_source(
     options: ReadOptions,
     targets: Targets,
     target_names: tuple[str, ...],
-    notes: Sequence[str] = (),
+    notes: Sequence[str],
 ) -> Source:
     if options.encoder is None:
         inputs = infer_columns(frame, text=options.text, category=options.category)
-        hint = (BAG_OF_WORDS_NOTE,) if options.text else ()
+        hints = [BAG_OF_WORDS_NOTE] if options.text else []
     else:
-        inputs, hint = select_text_columns(frame, options.text), ()
+        inputs, hints = select_text_columns(frame, options.text), []
+    title = f"a table of {pluralize(len(ids), 'row')}"
     return Source(
-        kind="table",
         ids=ids,
         inputs=inputs.frame,
         kinds=inputs.kinds,
@@ -305,51 +293,10 @@ def _make_table_source(
         classes=targets.classes,
         target_names=target_names,
         points=False,
-        notes=_flatten_notes(f"a table of {pluralize(len(ids), 'row')}", *notes, *targets.notes, *inputs.notes, *hint),
-        options=_collect_read_options(options, "table"),
+        notes=_flatten_notes(title, *notes, *targets.notes, *inputs.notes, *hints),
+        options=_collect_saved_options(options, "table"),
         encoder=options.encoder,
     )
-
-
-def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCallback | None) -> Source:
-    check_unused_options(options, ("target", "text", "encoder", "category", "ignore", *TABLE_ONLY_OPTIONS), "tables")
-    if options.task == "regression" or options.landmarks == "yes":
-        raise InputError(f"{path} has classes as folders; for other targets give a CSV of paths with --image COLUMN")
-    files, classes, notes = list_class_files(path)
-    read_targets(classes, "classification")  # what is wrong with them is said before images are read
-    images = read_image_files(files, options, None, progress)
-    return _make_image_source(images, files.names, options, "folder", classes, "classification", notes)
-
-
-def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallback | None) -> Source:
-    check_unused_options(options, ("text", "encoder", "category"), "tables without --image")
-    raw = _read_checked_table(path, options)
-    labels = raw.frame[list(options.target)]
-    targets, ids = read_targets(labels, options.task), get_row_ids(raw.frame, options.id)
-    task: TaskKind = "regression" if targets.classes is None else "classification"
-    files = resolve_listed_files(raw.frame[options.image], path)
-    images = read_image_files(files, options, targets.given_labels if task == "regression" else None, progress)
-    used_columns = {*options.target, *options.ignore, options.id, options.image}
-    other_columns = [name for name in raw.frame.columns if name not in used_columns]
-    notes = (*raw.notes, *((f"left out beside the images: {format_names(other_columns)}",) if other_columns else ()))
-    return _make_image_source(images, ids, options, "paths", labels, task, notes)
-
-
-def _read_array_source(path: Path, options: ReadOptions) -> Source:
-    table_options = ("target", "text", "encoder", *TABLE_ONLY_OPTIONS, "skip_unreadable", "grey")
-    check_unused_options(options, table_options, "tables and image files")
-    x, y = read_npz(path, labelled=True)
-    assert y is not None
-    labels, task = parse_npz_targets(y, options.task, path)
-    targets, ids = read_targets(labels, task), [str(row) for row in range(1, len(x) + 1)]
-    if x.ndim == 2:
-        check_unused_options(options, ("size", "landmarks"), "images")
-        frame = array_to_frame(x)
-        check_named_columns(options, list(frame.columns), path)
-        return _make_table_source(frame.drop(columns=list(options.ignore)), ids, options, targets, tuple(labels.columns))
-    check_unused_options(options, ("category", "ignore"), "tables")
-    images = read_array_images(x, path, options, targets.given_labels if targets.classes is None else None)
-    return _make_image_source(images, ids, options, "arrays", labels, task, ())
 
 
 def _make_image_source(
@@ -361,35 +308,176 @@ def _make_image_source(
     task: TaskKind,
     notes: Sequence[str],
 ) -> Source:
-    targets = read_targets(labels.iloc[images.indices].reset_index(drop=True), task)  # of the rows that could be read
-    label_array = points_to_square(targets.given_labels, images.sizes, images.spec.side) if images.spec.whole else targets.given_labels
+    """Combine images with the labels of the rows whose images could be read."""
+    targets = read_targets(labels.iloc[images.indices].reset_index(drop=True), task)
+    given_labels, spec = targets.given_labels, images.spec
+    if spec.whole:
+        given_labels = points_to_square(given_labels, images.sizes, spec.side)
+    title = pluralize(len(images.indices), "image")
     return Source(
-        kind="images",
         ids=[ids[row] for row in images.indices.tolist()],
         inputs=images.pixels,
         kinds={},
-        given_labels=label_array,
+        given_labels=given_labels,
         classes=targets.classes,
         target_names=tuple(str(name) for name in labels.columns),
-        points=images.spec.whole,
-        notes=_flatten_notes(pluralize(len(images.indices), "image"), *notes, *images.notes, *targets.notes),
-        options=_collect_read_options(options, layout, **images.spec._asdict(), dtype=str(images.pixels.dtype)),
+        points=spec.whole,
+        notes=_flatten_notes(title, *notes, *images.notes, *targets.notes),
+        options=_collect_saved_options(
+            options, layout, **spec._asdict(), dtype=str(images.pixels.dtype)
+        ),
         sizes=images.sizes,
     )
 
 
-def _flatten_notes(*notes: str) -> tuple[str, ...]:
-    return tuple(to_one_line(note) for note in notes)
-
-
-def _collect_read_options(options: ReadOptions, layout: Layout, **resolved: Any) -> dict[str, Any]:
+def _collect_saved_options(options: ReadOptions, layout: Layout, **resolved: Any) -> SavedOptions:
     names = (*TABLE_ONLY_OPTIONS, "encoder", "skip_unreadable")
     return {"layout": layout, **{name: getattr(options, name) for name in names}, **resolved}
 
 
-def check_unused_options(options: ReadOptions, names: Sequence[str], applies_to: str) -> None:
-    """An option that could do nothing is a mistake."""
+def _flatten_notes(*notes: str) -> tuple[str, ...]:
+    return tuple(map(to_one_line, notes))
+
+
+def _read_new_table(
+    path: Path,
+    path_kind: PathKind,
+    saved: SavedOptions,
+    preprocessor: TablePreprocessor | TextPreprocessor,
+) -> InputRows:
+    frame, notes = _read_unlabeled_table(path, path_kind, saved)
+    columns = preprocessor.columns
+    missing = [column.name for column in columns if column.name not in frame.columns]
+    if missing:
+        problem = f"has no column {format_names(missing)}, with which the model was trained"
+        raise InputError(f"{path} {problem}; add it, blank if unknown")
+    ids, id_notes = _get_new_row_ids(frame, saved)
+    inputs = convert_columns(frame, {column.name: column.kind for column in columns})
+    cell_notes = [
+        note for column in columns for note in _describe_new_cells(column, inputs[column.name])
+    ]
+    if isinstance(preprocessor, TextPreprocessor):
+        cell_notes += describe_blank_texts(preprocessor.count_blank(inputs))
+    return InputRows(ids=ids, inputs=inputs, notes=_flatten_notes(*notes, *id_notes, *cell_notes))
+
+
+def _read_unlabeled_table(path: Path, path_kind: PathKind, saved: SavedOptions) -> RawTable:
+    if path_kind == "table":
+        return read_table(path, encoding=saved["encoding"], separator=saved["separator"])
+    if path_kind != "npz":
+        fix = f"give one of {SUFFIX_LIST}"
+        raise InputError(f"{path} is not a table, as the model was trained on; {fix}")
+    x, _ = read_npz(path, labelled=False)
+    if x.ndim != 2:
+        problem = f"x is {list(x.shape)}, but the model was trained on a table"
+        raise InputError(f"{path}: {problem}; write [N, columns]")
+    return RawTable(array_to_frame(x), ())
+
+
+def _describe_new_cells(column: Column, values: pd.Series) -> list[str]:
+    """Note blanks, and categories that the model does not know."""
+    num_blank = int(find_blank(values).sum())
+    blank_rows = pluralize(num_blank, "blank row")
+    if column.kind == "number":
+        return [f"column '{column.name}': {blank_rows} filled with the mean"] if num_blank else []
+    if column.kind == "text":  # a TextPreprocessor, without words of its own, counts joined texts
+        return describe_blank_texts(num_blank) if column.values else []
+    notes = []
+    unknown_values = column.find_unknown(values)
+    if BLANK in unknown_values:
+        notes.append(f"column '{column.name}': {blank_rows} of an unknown category")
+        unknown_values.remove(BLANK)
+    if unknown_values:
+        num_rows = int(values.isin(unknown_values).sum())
+        categories = pluralize(len(unknown_values), "new category", "new categories")
+        rows = f"{pluralize(num_rows, 'row')} with {categories}, such as '{unknown_values[0]}'"
+        count = "counts" if num_rows == 1 else "count"
+        notes.append(f"column '{column.name}': {rows}, {count} as not known")
+    return notes
+
+
+def _read_new_images(
+    path: Path, path_kind: PathKind, saved: SavedOptions, spec: ImageSpec, progress: Progress
+) -> InputRows:
+    """Read the images of a folder, or those listed in a table if the model was fitted to one."""
+    if saved["layout"] == "folder" or path_kind != "table":
+        files, notes = list_image_files(path), []
+        ids = files.names
+    else:
+        frame, table_notes = _read_unlabeled_table(path, path_kind, saved)
+        name = saved["image"]
+        if name not in frame.columns:
+            actual = f"it has {format_names(list(frame.columns))}"
+            raise InputError(f"{path} has no column '{name}' with paths of images; {actual}")
+        ids, id_notes = _get_new_row_ids(frame, saved)
+        files, notes = resolve_listed_files(frame[name], path), [*table_notes, *id_notes]
+    check_image_memory(len(ids), spec)
+    images = decode_image_files(
+        files, lambda *_: spec, skip_unreadable=saved["skip_unreadable"], progress=progress
+    )
+    return _make_new_images(images, ids, notes)
+
+
+def _make_new_images(images: Images, ids: list[str], notes: Sequence[str]) -> InputRows:
+    return InputRows(
+        ids=[ids[row] for row in images.indices.tolist()],
+        inputs=images.pixels,
+        notes=_flatten_notes(*notes, *images.notes),
+        sizes=images.sizes,
+    )
+
+
+def _get_row_ids(frame: pd.DataFrame, column: str | None) -> list[str]:
+    """Return the unique ids of all rows: those of a column, or numbers from 1."""
+    if column is None:
+        return _number_rows(len(frame))
+    cells = frame[column]
+    is_blank, is_duplicate = cells.isna().to_numpy(), cells.duplicated().to_numpy()
+    if is_blank.any():
+        row = int(is_blank.argmax()) + 1
+        raise InputError(f"column '{column}' of ids is blank in row {row}; fill it in")
+    if is_duplicate.any():
+        row = int(is_duplicate.argmax())
+        fix = "give each row its own"
+        raise InputError(f"the id '{cells.iloc[row]}' in row {row + 1} is another row's too; {fix}")
+    return [str(cell) for cell in cells.tolist()]
+
+
+def _get_new_row_ids(frame: pd.DataFrame, saved: SavedOptions) -> tuple[list[str], list[str]]:
+    """Return row ids, and a note if the column of ids is missing from new data."""
+    column = saved["id"]
+    if column is None or column in frame.columns:
+        return _get_row_ids(frame, column), []
+    note = f"there is no column '{column}' of ids: rows are numbered from 1"
+    return _number_rows(len(frame)), [note]
+
+
+def _number_rows(count: int) -> list[str]:
+    return [str(row) for row in range(1, count + 1)]
+
+
+def _check_named_columns(options: ReadOptions, columns: Sequence[str], path: Path) -> None:
+    """Check that the columns which the options name exist, and are named once."""
+    option_by_column: dict[str, str] = {}
+    for option in COLUMN_OPTIONS:
+        value = getattr(options, option)
+        for name in (value,) if isinstance(value, str) else value or ():
+            if name not in columns:
+                matches = get_close_matches(name, columns, n=1)
+                hint = f"it has {format_names(columns)}"
+                if matches:
+                    hint = f"perhaps you meant '{matches[0]}'"
+                raise InputError(f"--{option} '{name}': {path} has no such column; {hint}")
+            if name in option_by_column:
+                both = f"--{option_by_column[name]} and by --{option}"
+                raise InputError(f"column '{name}' is named by {both}; name it once")
+            option_by_column[name] = option
+
+
+def _check_unused_options(options: ReadOptions, names: Sequence[str], applies_to: str) -> None:
+    """Raise InputError if an option is set that has no effect on this kind of data."""
     defaults = ReadOptions()
-    misplaced = [name for name in names if getattr(options, name) != getattr(defaults, name)]
-    if misplaced:
-        raise InputError(f"--{misplaced[0].replace('_', '-')} is for {applies_to}, which these data are not; leave it out")
+    for name in names:
+        if getattr(options, name) != getattr(defaults, name):
+            problem = f"is for {applies_to}, which these data are not"
+            raise InputError(f"--{name.replace('_', '-')} {problem}; leave it out")

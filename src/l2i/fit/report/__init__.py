@@ -1,5 +1,170 @@
-"""The HTML report of a fit: one file that asks nothing of anybody else's machine."""
+"""The report as one HTML file, from a fit folder."""
 
-from l2i.fit.report.page import write_report
+from __future__ import annotations
 
-__all__ = ["write_report"]
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+from l2i.errors import InputError
+from l2i.files.output import check_output_file, translate_write_errors, write_atomic
+from l2i.fit.artifact import FitArtifact, FitRows, read_fit
+from l2i.fit.impute import impute
+from l2i.fit.report.caveats import find_caveats
+from l2i.fit.report.charts import MetricBar, Svg, build_curves_section, draw_bars, make_breakable
+from l2i.fit.report.comparison import (
+    Estimate,
+    build_verdict,
+    estimate_metrics,
+    is_metric_comparable,
+)
+from l2i.fit.report.confidence import (
+    MAX_SCATTER_TARGETS,
+    build_calibration_section,
+    build_confidence_section,
+    build_confusion_section,
+    draw_scatters,
+    make_cards,
+)
+from l2i.fit.report.formatting import MISSING_MARK, bind_units, format_metric
+from l2i.training.run_dir import read_result
+
+SPLIT_CAPTIONS = {
+    "labeled": "labelled rows trained on",
+    "unlabeled": "unlabelled rows",
+    "validation": "validation rows",
+    "test": "test rows",
+}
+TEMPLATE_DIR = Path(__file__).parent
+HTML_SUFFIXES = (".html", ".htm")
+
+
+def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a fit as `out`, or as report.html in its folder, and return its path."""
+    path = Path(folder)
+    target = path / "report.html" if out is None else check_output_file(out, HTML_SUFFIXES)
+    page = _render_report(path, *read_fit(path))
+    with translate_write_errors(target):
+        write_atomic(target, page.encode("utf-8", "replace"))
+    return target
+
+
+def _render_report(folder: Path, fitted: FitArtifact, rows: FitRows) -> str:
+    """Render the page; Jinja and `render_tag` escape everything that comes from the data."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        autoescape=True,
+        loader=FileSystemLoader(TEMPLATE_DIR),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"tied": bind_units, "breakable": make_breakable}
+    style = Svg((TEMPLATE_DIR / "style.css").read_text(encoding="utf-8"))
+    context = _build_context(folder, fitted, rows)
+    return environment.get_template("template.html").render(style=style, **context)
+
+
+def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
+    """Return what the template shows, one name per section."""
+    imputations, run_dir = impute(fitted, rows), folder / fitted.selected_name
+    most_confident, least_confident = make_cards(fitted, rows, imputations)
+    counts = {split: int((rows.split_names == split).sum()) for split in SPLIT_CAPTIONS}
+    return {
+        "fitted": fitted,
+        "title": Path(str(fitted.source.get("path") or folder)).name or "own data",
+        "facts": [(f"{counts[split]:,}", caption) for split, caption in SPLIT_CAPTIONS.items()],
+        "verdict": build_verdict(fitted, rows),
+        "metrics": _build_metrics(fitted, rows),
+        "curves": build_curves_section(folder, fitted),
+        "calibration": build_calibration_section(fitted, rows),
+        "confusion": build_confusion_section(fitted, rows) if fitted.classes is not None else None,
+        "scatters": draw_scatters(fitted, rows) if fitted.classes is None else [],
+        "unshown": max(0, len(fitted.targets) - MAX_SCATTER_TARGETS),
+        "sureness": build_confidence_section(fitted, rows, imputations),
+        "most": most_confident,
+        "least": least_confident,
+        "cautions": find_caveats(fitted, rows, imputations),
+        "source": _describe_source(fitted),
+        "config": _read_config_text(run_dir / "config.json"),
+        "result": read_result(run_dir),
+        "run": shlex.quote(str(folder)),
+    }
+
+
+def _build_metrics(fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
+    """Return a table and charts of the stored metrics, with standard errors from the rows."""
+    estimates = {split: _estimate_stored(fitted, rows, split) for split in ("validation", "test")}
+    table = []
+    for c in fitted.candidates:
+        cells = [
+            _format_with_error(getattr(c, f"{split}_metric"), by_name.get(c.name), fitted)
+            for split, by_name in estimates.items()
+        ]
+        numbers = {"steps": f"{c.steps:,}", "seconds": f"{c.seconds:,.0f}"}
+        table.append({"name": c.name, "title": c.title, "cells": cells, **numbers})
+    charts = []
+    for split in ("test", "validation"):
+        bars = _make_bars(fitted, split, estimates[split])
+        if bars:
+            charts.append(draw_bars(f"{split.capitalize()} rows", bars, fitted.metric_name))
+    return {"table": table, "charts": charts, "errors": any(estimates.values())}
+
+
+def _estimate_stored(fitted: FitArtifact, rows: FitRows, split: str) -> dict[str, Estimate]:
+    """Estimate the stored metrics; older fits store RMSEs of several targets in other units."""
+    estimates = estimate_metrics(fitted, rows, split) if is_metric_comparable(fitted) else {}
+    stored = {c.name: getattr(c, f"{split}_metric") or 0.0 for c in fitted.candidates}
+    return {n: e for n, e in estimates.items() if math.isclose(e.value, stored[n], rel_tol=0.02)}
+
+
+def _make_bars(fitted: FitArtifact, split: str, estimates: dict[str, Estimate]) -> list[MetricBar]:
+    bars = []
+    for c in fitted.candidates:
+        value, estimate = getattr(c, f"{split}_metric"), estimates.get(c.name)
+        if value is not None and math.isfinite(value):
+            text = format_metric(value, fitted.metric_name)
+            text = text if value else f"{text} {_count_wrong(estimate, fitted)}".strip()
+            error = estimate.standard_error if estimate else None
+            bars.append(MetricBar(c.title, c.name, value, error, text))
+    return bars
+
+
+def _format_with_error(value: float | None, estimate: Estimate | None, fitted: FitArtifact) -> str:
+    text = format_metric(value, fitted.metric_name)
+    if text == MISSING_MARK or estimate is None:
+        return text
+    error = format_metric(estimate.standard_error, fitted.metric_name, 2)
+    return f"{text} {_count_wrong(estimate, fitted) or f'± {error}'}"
+
+
+def _count_wrong(estimate: Estimate | None, fitted: FitArtifact) -> str:
+    """Count the wrong rows if none or all are: their spread is 0 and says nothing about errors."""
+    if estimate is None or fitted.classes is None or 0 < estimate.value < 100:
+        return ""
+    return f"({estimate.num_rows if estimate.value else 0:,} of {estimate.num_rows:,} wrong)"
+
+
+def _describe_source(fitted: FitArtifact) -> list[tuple[str, str]]:
+    """Return the options of the source that are set, as text."""
+    options = []
+    for name, value in fitted.source.items():
+        if value is not None and value is not False and value not in ("", [], (), {}):
+            is_text = isinstance(value, str)
+            text = value if is_text else json.dumps(value, ensure_ascii=False, default=str)
+            options.append((str(name), text))
+    return options
+
+
+def _read_config_text(path: Path) -> str | None:
+    """Return the configuration of a run, indented, if it is there."""
+    if not path.is_file():
+        return None
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        return json.dumps(config, indent=2, ensure_ascii=False)
+    except (OSError, ValueError, RecursionError):
+        raise InputError(f"{path} is damaged; restore it") from None

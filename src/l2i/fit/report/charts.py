@@ -1,9 +1,4 @@
-"""Markup and axes, in pure functions: what comes from the data is escaped wherever it enters.
-
-MERGED:
-Charts as inline SVG; colours and strokes are the style sheet's, by class.
-Curves over steps, from the run folder of each candidate.
-"""
+"""Charts as inline SVG, styled by the style sheet; whatever comes from the data is escaped."""
 
 from __future__ import annotations
 
@@ -21,31 +16,21 @@ from l2i.training.metrics import MetricRow
 
 WIDTH, HEIGHT = 320.0, 212.0  # of a chart, in units that are pixels on a phone
 LEFT, RIGHT, TOP, BOTTOM = 42.0, 10.0, 24.0, 40.0  # margins
+MAX_LINE_POINTS = 240
+BAR_ROW_HEIGHT = 46.0  # a bar and its name
+COST_TITLES = {"c_t": "Cᵀ, labelled rows", "c_u": "Cᵁ, unlabelled rows", "c_h": "Cᴴ, hold-out rows"}
+PROBE_TITLES = {"c_h": "Cᴴ", "test_cost": "Test cost"}
+CHANGE_CAPTION = "change by an outer update, below 0 is better"
+Point = tuple[float, float]
 
 
 class Svg(str):
-    """Markup that is safe as it is; Jinja asks for it by this method."""
+    """Markup that needs no escaping; Jinja asks for it by this method."""
 
     __slots__ = ()
 
     def __html__(self) -> str:
         return self
-
-
-def make_breakable(text: str) -> Svg:
-    """Text that may be broken after the signs that join words, and so need not be broken within them."""
-    return Svg(re.sub("(?<=[_/.-])(?=[^_/.-])", "<wbr>", escape(text)))
-
-
-def render_tag(name: str, *children: str, **attributes: object) -> Svg:
-    """An element; text and attributes are escaped, markup is not. `class_` is class, `text_anchor` text-anchor."""
-    attribute_text = "".join(f' {key.rstrip("_").replace("_", "-")}="{_format_attribute(v)}"' for key, v in attributes.items())
-    inner = "".join(child if isinstance(child, Svg) else escape(child) for child in children)
-    return Svg(f"<{name}{attribute_text}>{inner}</{name}>")
-
-
-def _format_attribute(value: object) -> str:
-    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else escape(str(value))
 
 
 class Axis(NamedTuple):
@@ -64,72 +49,9 @@ class Axis(NamedTuple):
     def compute_ticks(self) -> list[float]:
         if not self.is_log:
             return compute_nice_ticks(self.low, self.high)
-        powers = range(math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9) + 1)
+        first = math.ceil(math.log10(self.low) - 1e-9)
+        powers = range(first, math.floor(math.log10(self.high) + 1e-9) + 1)
         return [10.0**p for p in powers[:: math.ceil(len(powers) / 5)]]
-
-
-def compute_nice_ticks(low: float, high: float, target_count: int = 4) -> list[float]:
-    """Round values that cover the range."""
-    rough = (high - low) / target_count
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * size for m in (1, 2, 2.5, 5, 10) if m * size >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [i * step for i in range(first, last + 1)]
-
-
-def make_x_axis(low: float, high: float) -> Axis:
-    """A horizontal axis."""
-    return Axis(low, high if high > low else low + 1, LEFT, WIDTH - RIGHT)
-
-
-def make_y_axis(values: Sequence[float], *, include_zero: bool = True) -> Axis:
-    """A vertical axis on which all values fit: from 0 where they allow, in decades where they span several."""
-    low, high = min(values), max(values)
-    if low > 0 and high / low > 100:
-        return Axis(
-            10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high)), HEIGHT - BOTTOM, TOP, True
-        )
-    low = min(0.0, low) if include_zero else low
-    margin = 0.06 * (high - low) or abs(high) or 1.0
-    return Axis(low if low == 0 else low - margin, high + margin, HEIGHT - BOTTOM, TOP)
-
-
-def format_tick(value: float) -> str:
-    """A tick's label, short."""
-    if abs(value) >= 10_000:
-        return f"{value / 1000:,.0f}k"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    if 0 < abs(value) < 0.000499:
-        size, power = f"{value:.1e}".split("e")
-        return f"{size.removesuffix('.0')}e{int(power)}".replace("-", "−")
-    return f"{round(value, 6):g}".replace("-", "−")
-
-
-def render_with_axes(label: str, x: Axis | None, y: Axis, *marks: Svg, x_name: str, y_name: str) -> Svg:
-    """A chart of marks with its axes; `label` says in words what it shows."""
-    grid = [render_tag("line", class_="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y(t), y2=y(t)) for t in y.compute_ticks()]
-    y_labels = [render_tag("text", format_tick(t), class_="tick", x=LEFT - 7, y=y(t) + 3.5, text_anchor="end") for t in y.compute_ticks()]
-    x_ticks = [(format_tick(t), x(t)) for t in x.compute_ticks()] if x else []
-    x_labels = [render_tag("text", t, class_="tick", x=position, y=HEIGHT - 22, text_anchor="middle") for t, position in x_ticks]
-    base = render_tag("line", class_="axis", x1=LEFT, x2=WIDTH - RIGHT, y1=HEIGHT - BOTTOM, y2=HEIGHT - BOTTOM)
-    axis_names = [
-        render_tag("text", x_name, class_="name", x=WIDTH - RIGHT, y=HEIGHT - 5, text_anchor="end"),
-        render_tag("text", ", ".join([y_name] * bool(y_name) + ["log scale"] * y.is_log), class_="name", x=2.0, y=11.0),
-    ]
-    top_offset = 0.0 if y_name or y.is_log else TOP - 8  # which is left empty
-    return render_svg(label, HEIGHT, *grid, *y_labels, *x_labels, base, *marks, *axis_names, top_offset=top_offset)
-
-
-def render_svg(label: str, height: float, *parts: Svg, top_offset: float = 0.0) -> Svg:
-    """A picture as wide as its place allows."""
-    view_box = f"0 {top_offset:.0f} {WIDTH:.0f} {height - top_offset:.0f}"
-    return render_tag("svg", *parts, class_="chart", viewBox=view_box, role="img", aria_label=label)
-
-
-Point = tuple[float, float]
-MAX_LINE_POINTS = 240  # points of a line
-BAR_ROW_HEIGHT = 46.0  # height of a bar with its name
 
 
 class Chart(NamedTuple):
@@ -141,7 +63,7 @@ class Chart(NamedTuple):
 
 
 class MetricBar(NamedTuple):
-    """A figure and its standard error."""
+    """A metric and its standard error."""
 
     name: str
     style: str
@@ -158,37 +80,52 @@ class LineSeries(NamedTuple):
     points: list[Point]
 
 
+class CurvesSection(NamedTuple):
+    """Curves over steps of all candidates."""
+
+    charts: list[Chart]
+    legend: list[tuple[str, str]]
+    """Style and title of each line."""
+    missing_note: str
+
+
 def draw_bars(title: str, series: Sequence[MetricBar], metric_name: str) -> Chart:
-    """Horizontal bars from 0 with error bars, each under its name."""
+    """Draw horizontal bars from 0 with error bars, each below its name."""
     max_value = max((bar.value + (bar.standard_error or 0.0) for bar in series), default=0.0) or 1.0
     x = Axis(0.0, max_value, 0.0, WIDTH - 74)
     parts = [part for i, bar in enumerate(series) for part in _draw_bar(bar, x, i * BAR_ROW_HEIGHT)]
     label = f"{title}, {metric_name}: " + "; ".join(f"{bar.name} {bar.text}" for bar in series)
-    return Chart(title, render_svg(label, BAR_ROW_HEIGHT * len(series), *parts))
+    return Chart(title, _render_svg(label, BAR_ROW_HEIGHT * len(series), *parts))
 
 
 def _draw_bar(bar: MetricBar, x: Axis, top: float) -> list[Svg]:
-    end, middle = x(bar.value), top + 29
+    width, middle = max(x(bar.value), 1.0), top + 29
     low, high = (x(max(0.0, bar.value + sign * (bar.standard_error or 0.0))) for sign in (-1, 1))
+    style = f"bar {bar.style}"
     parts = [
         render_tag("text", bar.name, class_="label", x=0.0, y=top + 14),
-        render_tag("rect", class_=f"bar {bar.style}", x=0.0, y=top + 21, width=max(end, 1.0), height=16.0),
+        render_tag("rect", class_=style, x=0.0, y=top + 21, width=width, height=16.0),
         render_tag("text", bar.text, class_="value", x=high + 8, y=middle + 4.5),
     ]
     if bar.standard_error:
-        whisker = f"M{low:.1f} {middle:.1f}H{high:.1f}M{low:.1f} {middle - 4:.1f}v8M{high:.1f} {middle - 4:.1f}v8"
+        ends = "".join(f"M{end:.1f} {middle - 4:.1f}v8" for end in (low, high))
+        whisker = f"M{low:.1f} {middle:.1f}H{high:.1f}{ends}"
         parts.insert(2, render_tag("path", class_="whisker", d=whisker))
     return parts
 
 
-def draw_lines(title: str, series: Sequence[LineSeries], *, note: str = "", y_name: str = "", with_zero_line: bool = False) -> Chart:
-    """Curves over steps, with a line at 0 where asked for."""
+def draw_lines(
+    title: str, series: Sequence[LineSeries], *, note: str = "", with_zero_line: bool = False
+) -> Chart:
+    """Draw curves over steps, optionally with a line at 0."""
     points = [point for line in series for point in line.points]
-    x, y = make_x_axis(0.0, max(p[0] for p in points)), make_y_axis([0.0] * with_zero_line + [p[1] for p in points])
-    marks = [render_tag("line", class_="zero", x1=LEFT, x2=WIDTH - RIGHT, y1=y(0), y2=y(0))] if with_zero_line else []
+    x = _make_x_axis(0.0, max(p[0] for p in points))
+    y = _make_y_axis([0.0] * with_zero_line + [p[1] for p in points])
+    marks = [_draw_horizontal("zero", y(0))] if with_zero_line else []
     marks += [mark for line in series for mark in _draw_curve(line, x, y)]
-    ends = "; ".join(f"{line.name} ends at {format_significant(line.points[-1][1])}" for line in series)
-    return Chart(title, render_with_axes(f"{title} over steps: {ends}", x, y, *marks, x_name="step", y_name=y_name), note)
+    ends = [f"{line.name} ends at {format_significant(line.points[-1][1])}" for line in series]
+    label = f"{title} over steps: {'; '.join(ends)}"
+    return Chart(title, _render_with_axes(label, x, y, *marks, x_name="step", y_name=""), note)
 
 
 def _draw_curve(line: LineSeries, x: Axis, y: Axis) -> list[Svg]:
@@ -200,121 +137,228 @@ def _draw_curve(line: LineSeries, x: Axis, y: Axis) -> list[Svg]:
 
 
 def thin_points(points: list[Point], max_points: int = MAX_LINE_POINTS) -> list[Point]:
-    """Evenly fewer points, the last one kept."""
+    """Drop points evenly, but never the last one."""
     stride = -(-len(points) // max_points)
     return points[::-1][::stride][::-1]
 
 
-def draw_reliability(title: str, points: Sequence[tuple[float, float, int]], limit: float, *, x: str, y: str) -> Chart:
-    """What was said against what was found: dots, larger for more rows, that should lie on the diagonal."""
-    x_axis, y_axis = make_x_axis(0.0, limit), Axis(0.0, limit, HEIGHT - BOTTOM, TOP)
+def draw_reliability(
+    title: str, points: Sequence[tuple[float, float, int]], limit: float, *, x: str, y: str
+) -> Chart:
+    """Draw observed against predicted: dots, larger for more rows, ideally on the diagonal."""
+    x_axis, y_axis = _make_x_axis(0.0, limit), Axis(0.0, limit, HEIGHT - BOTTOM, TOP)
     total = max(1, sum(num_rows for _, _, num_rows in points))
-    marks = [render_tag("line", class_="ideal", x1=x_axis(0), y1=y_axis(0), x2=x_axis(limit), y2=y_axis(limit))]
+    marks = [_draw_diagonal(x_axis, y_axis, 0, limit)]
     for predicted, observed, num_rows in points:
-        x_position = x_axis(predicted)
-        marks.append(render_tag("line", class_="gap", x1=x_position, x2=x_position, y1=y_axis(predicted), y2=y_axis(observed)))
-        marks.append(render_tag("circle", class_="dot l2i", cx=x_position, cy=y_axis(observed), r=2.5 + 7 * (num_rows / total) ** 0.5))
-    pairs = "; ".join(f"{x} {predicted:.2f}, {y} {observed:.2f}" for predicted, observed, _ in points)
-    return Chart(title, render_with_axes(f"{title} calibration: {pairs}", x_axis, y_axis, *marks, x_name=x, y_name=y))
+        cx, cy, radius = x_axis(predicted), y_axis(observed), 2.5 + 7 * (num_rows / total) ** 0.5
+        marks += [
+            render_tag("line", class_="gap", x1=cx, x2=cx, y1=y_axis(predicted), y2=cy),
+            render_tag("circle", class_="dot l2i", cx=cx, cy=cy, r=radius),
+        ]
+    pairs = "; ".join(f"{x} {said:.2f}, {y} {share:.2f}" for said, share, _ in points)
+    label = f"{title} calibration: {pairs}"
+    return Chart(title, _render_with_axes(label, x_axis, y_axis, *marks, x_name=x, y_name=y))
 
 
 def draw_histogram(
-    title: str, counts: Sequence[int], low: float, high: float, *, x: str, threshold: float | None = None, threshold_label: str = ""
+    title: str,
+    counts: Sequence[int],
+    bounds: tuple[float, float],
+    *,
+    x: str,
+    threshold: float,
+    threshold_label: str,
 ) -> Chart:
-    """Numbers of rows in bins of equal width between `low` and `high`, with a threshold."""
-    x_axis, y_axis = make_x_axis(low, high), make_y_axis([0, *counts])
+    """Draw numbers of rows in bins of equal width, with a threshold."""
+    low, high = bounds
+    x_axis, y_axis = _make_x_axis(low, high), _make_y_axis([0, *counts])
     width = (x_axis(high) - x_axis(low)) / len(counts)
     marks = [
-        render_tag("rect", class_="bar l2i", x=LEFT + i * width + 0.5, y=y_axis(count), width=width - 1, height=y_axis(0) - y_axis(count))
+        _draw_column(LEFT + i * width + 0.5, width - 1, y_axis, count)
         for i, count in enumerate(counts)
         if count
     ]
-    if threshold is not None and low <= threshold <= high:
-        x_position, is_right_half = x_axis(threshold), x_axis(threshold) > WIDTH / 2
-        marks.append(render_tag("line", class_="mark", x1=x_position, x2=x_position, y1=TOP - 6, y2=HEIGHT - BOTTOM))
-        anchor = "end" if is_right_half else "start"
-        marks.append(render_tag("text", threshold_label, class_="tick", x=x_position + (-6 if is_right_half else 6), y=TOP, text_anchor=anchor))
-    label = f"{title}: {sum(counts):,} rows between {low:.3g} and {high:.3g}, in bins of {', '.join(map(str, counts))}"
-    return Chart(title, render_with_axes(label, x_axis, y_axis, *marks, x_name=x, y_name="rows"))
+    if low <= threshold <= high:
+        at = x_axis(threshold)
+        offset, anchor = (-6, "end") if at > WIDTH / 2 else (6, "start")
+        marks += [
+            render_tag("line", class_="mark", x1=at, x2=at, y1=TOP - 6, y2=HEIGHT - BOTTOM),
+            _draw_tick_label(threshold_label, at + offset, TOP, anchor),
+        ]
+    bins = ", ".join(map(str, counts))
+    label = f"{title}: {sum(counts):,} rows between {low:.3g} and {high:.3g}, in bins of {bins}"
+    return Chart(title, _render_with_axes(label, x_axis, y_axis, *marks, x_name=x, y_name="rows"))
 
 
 def draw_columns(title: str, counts: dict[str, int], *, x: str) -> Chart:
-    """Numbers of rows by name, few enough that each name has its place."""
-    y_axis = make_y_axis([0, *counts.values()])
+    """Draw numbers of rows by name, few enough for each name to have room."""
+    y_axis = _make_y_axis([0, *counts.values()])
     width = (WIDTH - LEFT - RIGHT) / len(counts)
     marks = []
     for i, (name, count) in enumerate(counts.items()):
         left = LEFT + i * width
-        marks.append(render_tag("rect", class_="bar l2i", x=left + 3, y=y_axis(count), width=width - 6, height=y_axis(0) - y_axis(count)))
-        marks.append(render_tag("text", name, class_="tick", x=left + width / 2, y=HEIGHT - 22, text_anchor="middle"))
+        marks.append(_draw_column(left + 3, width - 6, y_axis, count))
+        marks.append(_draw_tick_label(name, left + width / 2, HEIGHT - 22, "middle"))
     label = f"{title}: " + "; ".join(f"{name}: {count:,} rows" for name, count in counts.items())
-    return Chart(title, render_with_axes(label, None, y_axis, *marks, x_name=x, y_name="rows"))
+    return Chart(title, _render_with_axes(label, None, y_axis, *marks, x_name=x, y_name="rows"))
 
 
 def draw_scatter(title: str, points: Sequence[Point], *, x: str, y: str) -> Chart:
-    """Dots around the diagonal on which both coordinates are equal."""
+    """Draw dots around the diagonal, where both coordinates are equal."""
     coordinates = [value for point in points for value in point]
     margin = 0.04 * (max(coordinates) - min(coordinates)) or 1.0
     low, high = min(coordinates) - margin, max(coordinates) + margin
-    x_axis, y_axis = make_x_axis(low, high), Axis(low, high, HEIGHT - BOTTOM, TOP)
-    marks = [render_tag("line", class_="ideal", x1=x_axis(low), y1=y_axis(low), x2=x_axis(high), y2=y_axis(high))]
-    marks += [render_tag("circle", class_="speck", cx=x_axis(a), cy=y_axis(b), r=2.4) for a, b in points]
-    label = f"{title}: {y} against {x} for {len(points)} rows, between {format_significant(low)} and {format_significant(high)}"
-    return Chart(title, render_with_axes(label, x_axis, y_axis, *marks, x_name=x, y_name=y))
+    x_axis, y_axis = _make_x_axis(low, high), Axis(low, high, HEIGHT - BOTTOM, TOP)
+    marks = [_draw_diagonal(x_axis, y_axis, low, high)]
+    for a, b in points:
+        marks.append(render_tag("circle", class_="speck", cx=x_axis(a), cy=y_axis(b), r=2.4))
+    bounds = f"between {format_significant(low)} and {format_significant(high)}"
+    label = f"{title}: {y} against {x} for {len(points)} rows, {bounds}"
+    return Chart(title, _render_with_axes(label, x_axis, y_axis, *marks, x_name=x, y_name=y))
 
 
-COST_TITLES = {"c_t": "Cᵀ, labelled rows", "c_u": "Cᵁ, unlabelled rows", "c_h": "Cᴴ, hold-out rows"}
-PROBE_TITLES = {"c_h": "Cᴴ", "test_cost": "Test cost"}
-CHANGE_CAPTION = "change by an outer update, below 0 is better"
+def _draw_diagonal(x: Axis, y: Axis, low: float, high: float) -> Svg:
+    return render_tag("line", class_="ideal", x1=x(low), y1=y(low), x2=x(high), y2=y(high))
 
 
-class CurvesSection(NamedTuple):
-    """The section."""
+def _draw_horizontal(style: str, y: float) -> Svg:
+    return render_tag("line", class_=style, x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
 
-    charts: list[Chart]
-    legend: list[tuple[str, str]]
-    """Style and title of each line, for the legend."""
-    missing_note: str
+
+def _draw_column(x: float, width: float, y: Axis, count: int) -> Svg:
+    height = y(0) - y(count)
+    return render_tag("rect", class_="bar l2i", x=x, y=y(count), width=width, height=height)
+
+
+def _draw_tick_label(text: str, x: float, y: float, anchor: str) -> Svg:
+    return render_tag("text", text, class_="tick", x=x, y=y, text_anchor=anchor)
+
+
+def _render_with_axes(
+    label: str, x: Axis | None, y: Axis, *marks: Svg, x_name: str, y_name: str
+) -> Svg:
+    """Render a chart of marks with its axes; `label` says in words what it shows."""
+    y_ticks, x_ticks = y.compute_ticks(), x.compute_ticks() if x else []
+    parts = [_draw_horizontal("grid", y(t)) for t in y_ticks]
+    parts += [_draw_tick_label(format_tick(t), LEFT - 7, y(t) + 3.5, "end") for t in y_ticks]
+    if x:
+        parts += [_draw_tick_label(format_tick(t), x(t), HEIGHT - 22, "middle") for t in x_ticks]
+    y_title = ", ".join([y_name] * bool(y_name) + ["log scale"] * y.is_log)
+    x_end = WIDTH - RIGHT
+    parts += [_draw_horizontal("axis", HEIGHT - BOTTOM), *marks]
+    parts += [
+        render_tag("text", x_name, class_="name", x=x_end, y=HEIGHT - 5, text_anchor="end"),
+        render_tag("text", y_title, class_="name", x=2.0, y=11.0),
+    ]
+    return _render_svg(label, HEIGHT, *parts, top_offset=0.0 if y_title else TOP - 8)
+
+
+def _render_svg(label: str, height: float, *parts: Svg, top_offset: float = 0.0) -> Svg:
+    """Render a picture as wide as its container."""
+    view_box = f"0 {top_offset:.0f} {WIDTH:.0f} {height - top_offset:.0f}"
+    return render_tag("svg", *parts, class_="chart", viewBox=view_box, role="img", aria_label=label)
+
+
+def render_tag(name: str, *children: str, **attributes: object) -> Svg:
+    """Render an element, escaping text and attributes; `text_anchor` stands for text-anchor."""
+
+    def format_value(value: object) -> str:
+        return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else escape(str(value))
+
+    names = {key: key.rstrip("_").replace("_", "-") for key in attributes}  # class_ is class
+    text = "".join(f' {names[key]}="{format_value(v)}"' for key, v in attributes.items())
+    inner = "".join(child if isinstance(child, Svg) else escape(child) for child in children)
+    return Svg(f"<{name}{text}>{inner}</{name}>")
+
+
+def make_breakable(text: str) -> Svg:
+    """Allow line breaks after characters that join words, so that words are not broken."""
+    return Svg(re.sub("(?<=[_/.-])(?=[^_/.-])", "<wbr>", escape(text)))
+
+
+def _make_x_axis(low: float, high: float) -> Axis:
+    return Axis(low, high if high > low else low + 1, LEFT, WIDTH - RIGHT)
+
+
+def _make_y_axis(values: Sequence[float]) -> Axis:
+    """Return a vertical axis: from 0 if possible, logarithmic if values span decades."""
+    low, high = min(values), max(values)
+    bottom, is_log = HEIGHT - BOTTOM, low > 0 and high / low > 100
+    if is_log:
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        return Axis(10.0**first, 10.0**last, bottom, TOP, is_log)
+    low = min(0.0, low)
+    margin = 0.06 * (high - low) or abs(high) or 1.0
+    return Axis(low if low == 0 else low - margin, high + margin, bottom, TOP)
+
+
+def compute_nice_ticks(low: float, high: float, target_count: int = 4) -> list[float]:
+    """Return round values that cover the range."""
+    rough = (high - low) / target_count
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * size for m in (1, 2, 2.5, 5, 10) if m * size >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def format_tick(value: float) -> str:
+    """Format the short label of a tick."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:,.0f}k"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if 0 < abs(value) < 0.000499:
+        size, power = f"{value:.1e}".split("e")
+        return f"{size.removesuffix('.0')}e{int(power)}".replace("-", "−")
+    return f"{round(value, 6):g}".replace("-", "−")
 
 
 def build_curves_section(folder: Path, fitted: FitArtifact) -> CurvesSection:
-    """All curves that the run folders hold."""
-    logged_candidates = [c for c in fitted.candidates if (folder / c.name / "metrics.jsonl").exists()]
-    unlogged_titles = [c.title for c in fitted.candidates if c not in logged_candidates]
-    runs = [(candidate, read_metric_rows(folder / candidate.name)) for candidate in logged_candidates]
-    metric_titles = {split: f"{fitted.metric_name} on {split} rows" for split in ("validation", "test")}
-    run_charts = [_draw_over_runs(title, column, runs) for column, title in (metric_titles | COST_TITLES).items()]
-    probed_candidates = [c for c, rows in runs if any(row.get("c_h_before") is not None for row in rows)]
-    probe_charts = [
-        _draw_cost_change(f"{title}{'' if len(probed_candidates) == 1 else f' of {c.title}'}: {CHANGE_CAPTION}", prefix, c, rows)
-        for c, rows in runs
-        for prefix, title in PROBE_TITLES.items()
-    ]
-    charts = [chart for chart in (*run_charts, *probe_charts) if chart is not None]
-    missing_note = f"No evaluations are kept of {join_words(unlogged_titles)}." if unlogged_titles else ""
-    return CurvesSection(charts, [(c.name, c.title) for c in logged_candidates], missing_note)
+    """Draw all curves that the run folders hold."""
+    is_logged = [(folder / c.name / "metrics.jsonl").exists() for c in fitted.candidates]
+    logged = [c for c, has_log in zip(fitted.candidates, is_logged, strict=True) if has_log]
+    unlogged_titles = [c.title for c in fitted.candidates if c not in logged]
+    runs = [(c, read_metric_rows(folder / c.name)) for c in logged]
+    titles = {split: f"{fitted.metric_name} on {split} rows" for split in ("validation", "test")}
+    charts = [_draw_over_runs(title, name, runs) for name, title in (titles | COST_TITLES).items()]
+    probed = [c for c, rows in runs if any(row.get("c_h_before") is not None for row in rows)]
+    for c, rows in runs:
+        owner = "" if len(probed) == 1 else f" of {c.title}"
+        for prefix, title in PROBE_TITLES.items():
+            charts.append(_draw_cost_change(f"{title}{owner}: {CHANGE_CAPTION}", prefix, c, rows))
+    note = f"No evaluations are kept of {join_words(unlogged_titles)}." if unlogged_titles else ""
+    drawn = [chart for chart in charts if chart is not None]
+    return CurvesSection(drawn, [(c.name, c.title) for c in logged], note)
 
 
-def extract_points(rows: list[MetricRow], column: str) -> list[Point]:
-    """The values of a column that are there, by step."""
+def _draw_over_runs(
+    title: str, column: str, runs: list[tuple[Candidate, list[MetricRow]]]
+) -> Chart | None:
+    series = [LineSeries(c.title, c.name, _extract_points(rows, column)) for c, rows in runs]
+    nonempty = [line for line in series if line.points]
+    return draw_lines(title, nonempty) if nonempty else None
+
+
+def _extract_points(rows: list[MetricRow], column: str) -> list[Point]:
+    """Return the values of a column by step, without missing ones."""
     pairs = [(row["step"], row.get(column)) for row in rows]
-    return [(float(s), float(v)) for s, v in pairs if s is not None and v is not None and math.isfinite(v)]
+    known = [(s, v) for s, v in pairs if s is not None and v is not None and math.isfinite(v)]
+    return [(float(step), float(value)) for step, value in known]
 
 
-def _draw_over_runs(title: str, column: str, runs: list[tuple[Candidate, list[MetricRow]]]) -> Chart | None:
-    all_series = [LineSeries(c.title, c.name, extract_points(rows, column)) for c, rows in runs]
-    nonempty_series = [line for line in all_series if line.points]
-    return draw_lines(title, nonempty_series) if nonempty_series else None
+def _draw_cost_change(
+    title: str, prefix: str, candidate: Candidate, rows: list[MetricRow]
+) -> Chart | None:
+    """Draw how much an outer update changes a cost."""
+    points = compute_cost_changes(rows, prefix)
+    if not points:
+        return None
+    note = f"{sum(value < 0 for _, value in points):,} of {len(points):,} are below 0"
+    series = [LineSeries(candidate.title, candidate.name, points)]
+    return draw_lines(title, series, note=note, with_zero_line=True)
 
 
 def compute_cost_changes(rows: list[MetricRow], prefix: str) -> list[Point]:
-    """What an outer update adds to a cost, by step; below 0, it helped."""
-    before, after = (dict(extract_points(rows, f"{prefix}_{moment}")) for moment in ("before", "after"))
+    """Return by step what an outer update adds to a cost; below 0, it helped."""
+    before, after = (dict(_extract_points(rows, f"{prefix}_{t}")) for t in ("before", "after"))
     return [(step, value - before[step]) for step, value in after.items() if step in before]
-
-
-def _draw_cost_change(title: str, prefix: str, candidate: Candidate, rows: list[MetricRow]) -> Chart | None:
-    """A cost after an outer update less that before it."""
-    points = compute_cost_changes(rows, prefix)
-    note = f"{sum(value < 0 for _, value in points):,} of {len(points):,} are below 0"
-    return draw_lines(title, [LineSeries(candidate.title, candidate.name, points)], note=note, with_zero_line=True) if points else None

@@ -1,9 +1,4 @@
-"""Whether the chosen network is as often right as it says, before and after calibration.
-
-MERGED:
-How sure the imputed labels are, and the rows most and least sure of.
-Where the chosen network is wrong: classes taken for others, or predicted against true targets.
-"""
+"""How reliable the labels are: calibration, confidence of imputed labels, and errors by class."""
 
 from __future__ import annotations
 
@@ -18,26 +13,40 @@ from numpy.typing import NDArray
 from l2i.fit.artifact import FitArtifact, FitRows, RowPreview
 from l2i.fit.impute import MAX_RELATIVE_STD, MIN_CONFIDENCE, Imputations
 from l2i.fit.options import pluralize
-from l2i.fit.report.charts import Chart, draw_columns, draw_histogram, draw_reliability, draw_scatter
+from l2i.fit.report.charts import (
+    Chart,
+    draw_columns,
+    draw_histogram,
+    draw_reliability,
+    draw_scatter,
+)
 from l2i.fit.report.comparison import Floats, mask_known_labels
 from l2i.fit.report.formatting import format_percent, format_significant, truncate_text
 
-NUM_RELIABILITY_BINS = 10
+NUM_RELIABILITY_BINS, NUM_HISTOGRAM_BINS = 10, 20
 GAUSSIAN_COVERAGE = {1: 0.683, 2: 0.954}  # shares of Gaussian errors within so many spreads
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MIN_ROUNDED_TO_ONE = 0.9995  # a probability that would be printed as 1.000
+MAX_CARD_FIELDS, MAX_CARD_TARGETS = 12, 4  # columns and targets that fit on a card
+MAX_CARDS_PER_CLASS = 3  # among the most confident rows
+MAX_COUNTED_CHANGES = 5  # rows with this many label changes or more are counted together
+MAX_MATRIX_CLASSES = 20  # with more classes, pairs are shown in place of the matrix
+MAX_CONFUSED_PAIRS = 15
+MAX_SCATTER_TARGETS, MAX_SCATTER_ROWS = 6, 500  # scatter charts, and rows per chart
 
 
 class CalibrationBin(NamedTuple):
-    """Rows that are about equally sure."""
+    """Rows of about equal confidence."""
 
     predicted: float
     """Their mean confidence, or the root of their mean squared spread."""
     observed: float
-    """The share of them that is right, or the root of their mean squared error."""
+    """The share of correct ones, or the root of their mean squared error."""
     num_rows: int
 
 
 class CalibrationSection(NamedTuple):
-    """The section."""
+    """Calibration on the held-out rows, before and after."""
 
     sentence: str
     charts: list[Chart]
@@ -45,101 +54,18 @@ class CalibrationSection(NamedTuple):
     table: list[list[str]]
 
 
-def bin_by_confidence(confidence: Floats, is_correct: NDArray[np.bool_]) -> list[CalibrationBin]:
-    """Rows in ten bins of equal width; empty ones are left out."""
-    bin_index = np.minimum((confidence * NUM_RELIABILITY_BINS).astype(int), NUM_RELIABILITY_BINS - 1)
-    bin_masks = [bin_index == i for i in range(NUM_RELIABILITY_BINS)]
-    return [CalibrationBin(float(confidence[m].mean()), float(is_correct[m].mean()), int(m.sum())) for m in bin_masks if m.any()]
+class ConfidenceSection(NamedTuple):
+    """Confidence of the imputed labels; each fact is a number and what it counts."""
 
-
-def compute_ece(bins: list[CalibrationBin]) -> float:
-    """The expected calibration error: the mean gap between what was said and found."""
-    return sum(b.num_rows * abs(b.predicted - b.observed) for b in bins) / max(1, sum(b.num_rows for b in bins))
-
-
-def bin_by_std(predictive_std: Floats, error: Floats) -> list[CalibrationBin]:
-    """Rows in bins of equal number, by spread."""
-    index_groups = np.array_split(np.argsort(predictive_std, kind="stable"), min(NUM_RELIABILITY_BINS, len(predictive_std)))
-    return [CalibrationBin(_root_mean_square(predictive_std[indices]), _root_mean_square(error[indices]), len(indices)) for indices in index_groups]
-
-
-def _root_mean_square(values: Floats) -> float:
-    return float(np.sqrt(np.square(values).mean()))
-
-
-def build_calibration_section(fitted: FitArtifact, rows: FitRows) -> CalibrationSection | None:
-    """Of the validation and test rows; None where there are none."""
-    if not mask_known_labels(fitted, rows, "validation", "test").any():
-        return None
-    return _build_for_classes(fitted, rows) if fitted.classes is not None else _build_for_targets(fitted, rows)
-
-
-def _bin_predictions(fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_], temperature: float) -> list[CalibrationBin]:
-    from scipy.special import softmax
-
-    probability = softmax(rows.outputs[fitted.selected_name][mask].astype(np.float64) / temperature, axis=1)
-    return bin_by_confidence(probability.max(axis=1), probability.argmax(axis=1) == rows.given_labels[mask])
-
-
-def _build_for_classes(fitted: FitArtifact, rows: FitRows) -> CalibrationSection:
-    heldout_mask = mask_known_labels(fitted, rows, "validation", "test")
-    before, after = (_bin_predictions(fitted, rows, heldout_mask, t) for t in (1.0, fitted.temperature))
-    table = []
-    for name, splits in {"validation and test": ("validation", "test"), "test alone": ("test",)}.items():
-        mask = mask_known_labels(fitted, rows, *splits)
-        ece_pair = [compute_ece(_bin_predictions(fitted, rows, mask, t)) for t in (1.0, fitted.temperature)]
-        table += [[name, f"{mask.sum():,}", *(f"{100 * e:.1f} %" for e in ece_pair)]] if mask.any() else []
-    sentence = (
-        f"A label of confidence 0.8 should be right 8 times in 10. Logits are divided by a temperature of "
-        f"{fitted.temperature:.2f}, found on the validation rows; the expected calibration error is the mean gap "
-        "between confidence and share of right labels."
-    )
-    charts = [
-        draw_reliability("Before", before, 1.0, x="confidence", y="share right"),
-        draw_reliability("After", after, 1.0, x="confidence", y="share right"),
-    ]
-    return CalibrationSection(sentence, charts, ["Rows", "Number", "Before", "After"], table)
-
-
-def _build_for_targets(fitted: FitArtifact, rows: FitRows) -> CalibrationSection:
-    assert rows.predictive_std is not None
-    mask, scale = mask_known_labels(fitted, rows, "validation", "test"), np.asarray(fitted.target_std)
-    error = (np.abs(rows.outputs[fitted.selected_name][mask].astype(np.float64) - rows.given_labels[mask]) / scale).ravel()
-    raw_std = (rows.predictive_std[mask].astype(np.float64) / scale).ravel()
-    stds = {"Before": raw_std, "After": raw_std * fitted.std_scale}
-    bins = {name: bin_by_std(std, error) for name, std in stds.items()}
-    limit = 1.05 * max(max(b.predicted, b.observed) for std_bins in bins.values() for b in std_bins)
-    charts = [draw_reliability(name, std_bins, limit, x="spread said", y="error found") for name, std_bins in bins.items()]
-    table = [
-        [
-            f"within {pluralize(k, 'spread')}",
-            *(format_percent(float((error <= k * std).mean())) for std in stds.values()),
-            format_percent(coverage),
-        ]
-        for k, coverage in GAUSSIAN_COVERAGE.items()
-    ]
-    sentence = (
-        f"Errors should be about as large as the spread that goes with them. Spreads are multiplied by "
-        f"{fitted.std_scale:.2f}, found on the validation rows. Both are in units of the labelled targets' own "
-        "spread."
-    )
-    return CalibrationSection(sentence, charts, ["Errors", "Before", "After", "Gaussian"], table)
-
-
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-NUM_HISTOGRAM_BINS = 20
-MIN_ROUNDED_TO_ONE = 0.9995  # a probability that three digits would call 1
-MAX_CARD_FIELDS, MAX_CARD_TARGETS = 12, 4  # columns, and targets, that a card has room for
-MAX_CARDS_PER_CLASS = 3  # cards of one class among the most sure
-MAX_COUNTED_CHANGES = 5  # changes from which labels are counted together
+    facts: list[tuple[str, str]]
+    charts: list[Chart]
 
 
 class Card(NamedTuple):
-    """A row as it is shown."""
+    """A row to show; regression has one label per target."""
 
     id: str
     labels: list[str]
-    """A class, or a line a target."""
     confidence: str
     abstain: bool
     image_uri: str | None
@@ -147,88 +73,210 @@ class Card(NamedTuple):
     num_hidden_fields: int
 
 
-class ConfidenceSection(NamedTuple):
-    """The section."""
+class ConfusionCell(NamedTuple):
+    """Rows of one true class that were predicted as some class."""
 
-    facts: list[tuple[str, str]]
-    """A figure and what it counts."""
-    charts: list[Chart]
+    num_rows: int
+    share: float
+    is_correct: bool
 
 
-def build_confidence_section(fitted: FitArtifact, rows: FitRows, imputations: Imputations) -> ConfidenceSection | None:
-    """Of the imputed labels; None where there are none."""
+class ConfusionSection(NamedTuple):
+    """A matrix, or pairs as (true, predicted, rows, share of the true class)."""
+
+    num_rows: int
+    class_names: list[str]
+    matrix: list[list[ConfusionCell]]
+    pairs: list[tuple[str, str, str, str]]
+
+
+def build_calibration_section(fitted: FitArtifact, rows: FitRows) -> CalibrationSection | None:
+    """Measure calibration on the validation and test rows, if there are any."""
+    mask = mask_known_labels(fitted, rows, "validation", "test")
+    if not mask.any():
+        return None
+    build = _build_for_targets if fitted.classes is None else _build_for_classes
+    return build(fitted, rows, mask)
+
+
+def _build_for_classes(
+    fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_]
+) -> CalibrationSection:
+    masks = {"validation and test": mask, "test alone": mask_known_labels(fitted, rows, "test")}
+    bins = {
+        name: [_bin_predictions(fitted, rows, m, t) for t in (1.0, fitted.temperature)]
+        for name, m in masks.items()
+        if m.any()
+    }
+    table = [
+        [name, f"{masks[name].sum():,}", *(f"{100 * compute_ece(b):.1f} %" for b in before_after)]
+        for name, before_after in bins.items()
+    ]
+    sentence = (
+        f"A label of confidence 0.8 should be right 8 times in 10. Logits are divided by a "
+        f"temperature of {fitted.temperature:.2f}, found on the validation rows; the expected "
+        "calibration error is the mean gap between confidence and share of right labels."
+    )
+    charts = [
+        draw_reliability(name, points, 1.0, x="confidence", y="share right")
+        for name, points in zip(("Before", "After"), bins["validation and test"], strict=True)
+    ]
+    return CalibrationSection(sentence, charts, ["Rows", "Number", "Before", "After"], table)
+
+
+def _bin_predictions(
+    fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_], temperature: float
+) -> list[CalibrationBin]:
+    confidence, is_correct = compute_confidence(fitted, rows, mask, temperature)
+    return bin_by_confidence(confidence, is_correct)
+
+
+def compute_confidence(
+    fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_], temperature: float
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the confidence of the selected network on labelled rows, and where it is correct."""
+    from scipy.special import softmax
+
+    logits = rows.outputs[fitted.selected_name][mask].astype(np.float64)
+    probability = softmax(logits / temperature, axis=1)
+    return probability.max(axis=1), probability.argmax(axis=1) == rows.given_labels[mask]
+
+
+def bin_by_confidence(confidence: Floats, is_correct: NDArray[np.bool_]) -> list[CalibrationBin]:
+    """Put rows in ten bins of equal width, without empty ones."""
+    bins = np.minimum((confidence * NUM_RELIABILITY_BINS).astype(int), NUM_RELIABILITY_BINS - 1)
+    return [
+        CalibrationBin(float(confidence[m].mean()), float(is_correct[m].mean()), int(m.sum()))
+        for m in (bins == i for i in np.unique(bins))
+    ]
+
+
+def compute_ece(bins: list[CalibrationBin]) -> float:
+    """Return the expected calibration error: the mean gap between predicted and observed."""
+    total = max(1, sum(b.num_rows for b in bins))
+    return sum(b.num_rows * abs(b.predicted - b.observed) for b in bins) / total
+
+
+def _build_for_targets(
+    fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_]
+) -> CalibrationSection:
+    assert rows.predictive_std is not None
+    scale, outputs = np.asarray(fitted.target_std), rows.outputs[fitted.selected_name][mask]
+    error = (np.abs(outputs.astype(np.float64) - rows.given_labels[mask]) / scale).ravel()
+    raw_std = (rows.predictive_std[mask].astype(np.float64) / scale).ravel()
+    stds = {"Before": raw_std, "After": raw_std * fitted.std_scale}
+    bins = {name: bin_by_std(std, error) for name, std in stds.items()}
+    limit = 1.05 * max(max(b.predicted, b.observed) for std_bins in bins.values() for b in std_bins)
+    charts = [
+        draw_reliability(name, std_bins, limit, x="spread said", y="error found")
+        for name, std_bins in bins.items()
+    ]
+    table = []
+    for k, coverage in GAUSSIAN_COVERAGE.items():
+        shares = [format_percent(float((error <= k * std).mean())) for std in stds.values()]
+        table.append([f"within {pluralize(k, 'spread')}", *shares, format_percent(coverage)])
+    sentence = (
+        f"Errors should be about as large as the spread that goes with them. Spreads are "
+        f"multiplied by {fitted.std_scale:.2f}, found on the validation rows. Both are in units "
+        "of the labelled targets' own spread."
+    )
+    return CalibrationSection(sentence, charts, ["Errors", "Before", "After", "Gaussian"], table)
+
+
+def bin_by_std(predictive_std: Floats, error: Floats) -> list[CalibrationBin]:
+    """Put rows in bins of equal size, by spread."""
+
+    def root_mean_square(values: Floats) -> float:
+        return float(np.sqrt(np.square(values).mean()))
+
+    order = np.argsort(predictive_std, kind="stable")
+    groups = np.array_split(order, min(NUM_RELIABILITY_BINS, len(predictive_std)))
+    return [
+        CalibrationBin(root_mean_square(predictive_std[g]), root_mean_square(error[g]), len(g))
+        for g in groups
+    ]
+
+
+def build_confidence_section(
+    fitted: FitArtifact, rows: FitRows, imputations: Imputations
+) -> ConfidenceSection | None:
+    """Summarise the confidence and stability of the imputed labels, if there are any."""
     is_imputed = imputations.is_imputed
     if not is_imputed.any():
         return None
     changes = rows.change_counts[is_imputed]
-    abstain_rule = f"a probability under {MIN_CONFIDENCE}" if fitted.classes is not None else f"a spread above {MAX_RELATIVE_STD} of the target's"
-    has_changes = bool((changes > 0).any()) or fitted.classes is not None
-    change_caption = (
-        f"of them changed over {pluralize(fitted.num_snapshots, 'evaluation')}"
-        if fitted.classes is not None
-        else "of them moved by more than a tenth of the targets' spread between evaluations, of which there were "
-        f"{fitted.num_snapshots:,}"
-    )
+    if fitted.classes is not None:
+        rule = f"a probability under {MIN_CONFIDENCE}"
+        change_caption = f"of them changed over {pluralize(fitted.num_snapshots, 'evaluation')}"
+    else:
+        rule = f"a spread above {MAX_RELATIVE_STD} of the target's"
+        change_caption = (
+            "of them moved by more than a tenth of the targets' spread between evaluations, of "
+            f"which there were {fitted.num_snapshots:,}"
+        )
+    abstain_share = format_percent(float(imputations.abstain[is_imputed].mean()))
     facts = [
         (f"{is_imputed.sum():,}", "labels are imputed"),
-        (format_percent(float(imputations.abstain[is_imputed].mean())), f"of them had better be left out: {abstain_rule}"),
-        (format_percent(float((changes > 0).mean())), change_caption),
+        (abstain_share, f"of them had better be left out: {rule}"),
     ]
-    charts = [_draw_confidences(fitted, imputations), _draw_changes(fitted, changes)]
-    return ConfidenceSection(facts, charts) if has_changes else ConfidenceSection(facts[:2], charts[:1])
+    charts = [_draw_confidences(fitted, imputations.confidence[is_imputed])]
+    if fitted.classes is not None or (changes > 0).any():
+        facts.append((format_percent(float((changes > 0).mean())), change_caption))
+        charts.append(_draw_changes(fitted, changes))
+    return ConfidenceSection(facts, charts)
+
+
+def _draw_confidences(fitted: FitArtifact, confidence: Floats) -> Chart:
+    if fitted.classes is not None:
+        low, high = min(1 / len(fitted.classes), float(confidence.min())), 1.0
+        title, x, values = "Confidence", "probability", confidence
+        threshold, threshold_label = MIN_CONFIDENCE, "abstain below"
+    else:
+        low, high = 0.0, max(1.2 * MAX_RELATIVE_STD, float(np.quantile(-confidence, 0.99)))
+        title, x, values = "Spread", "spread, in the target's own", np.minimum(-confidence, high)
+        threshold, threshold_label = MAX_RELATIVE_STD, "abstain above"
+    counts = np.histogram(values, bins=NUM_HISTOGRAM_BINS, range=(low, high))[0].tolist()
+    return draw_histogram(
+        title, counts, (low, high), x=x, threshold=threshold, threshold_label=threshold_label
+    )
 
 
 def _draw_changes(fitted: FitArtifact, changes: NDArray[np.int64]) -> Chart:
-    capped = np.bincount(np.minimum(changes, MAX_COUNTED_CHANGES), minlength=MAX_COUNTED_CHANGES + 1).tolist()
-    counts = {(f"{k}" if k < MAX_COUNTED_CHANGES else f"{k}+"): n for k, n in enumerate(capped)}
+    capped = np.minimum(changes, MAX_COUNTED_CHANGES)
+    counts = enumerate(np.bincount(capped, minlength=MAX_COUNTED_CHANGES + 1).tolist())
+    columns = {(f"{k}" if k < MAX_COUNTED_CHANGES else f"{k}+"): n for k, n in counts}
     if fitted.classes is None:
-        return draw_columns("How often targets moved by that much", counts, x="moves")
-    return draw_columns("How often labels changed", counts, x="changes")
+        return draw_columns("How often targets moved by that much", columns, x="moves")
+    return draw_columns("How often labels changed", columns, x="changes")
 
 
-def _draw_confidences(fitted: FitArtifact, imputations: Imputations) -> Chart:
-    confidence = imputations.confidence[imputations.is_imputed]
-    if fitted.classes is not None:
-        low = min(1 / len(fitted.classes), float(confidence.min()))
-        counts = np.histogram(confidence, bins=NUM_HISTOGRAM_BINS, range=(low, 1.0))[0]
-        return draw_histogram("Confidence", counts.tolist(), low, 1.0, x="probability", threshold=MIN_CONFIDENCE, threshold_label="abstain below")
-    high = max(1.2 * MAX_RELATIVE_STD, float(np.quantile(-confidence, 0.99)))
-    counts = np.histogram(np.minimum(-confidence, high), bins=NUM_HISTOGRAM_BINS, range=(0.0, high))[0]
-    x = "spread, in the target's own"
-    return draw_histogram("Spread", counts.tolist(), 0.0, high, x=x, threshold=MAX_RELATIVE_STD, threshold_label="abstain above")
-
-
-def make_cards(fitted: FitArtifact, rows: FitRows, imputations: Imputations) -> tuple[list[Card], list[Card]]:
-    """The rows most sure of, the surest first and a few a class, and those least sure of, the least sure first."""
-    previews = [s for s in fitted.previews if 0 <= s.row < len(rows.ids)]
-    ordered = sorted(previews, key=lambda s: -imputations.confidence[s.row])
+def make_cards(
+    fitted: FitArtifact, rows: FitRows, imputations: Imputations
+) -> tuple[list[Card], list[Card]]:
+    """Return cards of the most confident rows, a few per class, and of the least confident ones."""
+    previews = [preview for preview in fitted.previews if 0 <= preview.row < len(rows.ids)]
+    ordered = sorted(previews, key=lambda preview: -imputations.confidence[preview.row])
     half = (len(ordered) + 1) // 2
-    ends = _limit_per_class(ordered[:half], fitted, imputations), ordered[half:][::-1]
-    most_confident, least_confident = ([_make_card(sample, fitted, rows, imputations) for sample in end] for end in ends)
-    return most_confident, least_confident
+    most_confident, counts = [], Counter[int]()
+    for preview in ordered[:half]:
+        label = -1 if fitted.classes is None else int(imputations.labels[preview.row])
+        counts[label] += 1
+        if fitted.classes is None or counts[label] <= MAX_CARDS_PER_CLASS:
+            most_confident.append(_make_card(preview, fitted, rows, imputations))
+    least_confident = reversed(ordered[half:])
+    return most_confident, [_make_card(p, fitted, rows, imputations) for p in least_confident]
 
 
-def _limit_per_class(ordered: list[RowPreview], fitted: FitArtifact, imputations: Imputations) -> list[RowPreview]:
-    """Those of them that are among the first few of their class."""
-    if fitted.classes is None:
-        return ordered
-    class_counts = Counter[int]()
-    limited_previews = []
-    for sample in ordered:
-        label = int(imputations.labels[sample.row])
-        class_counts[label] += 1
-        limited_previews += [sample] if class_counts[label] <= MAX_CARDS_PER_CLASS else []
-    return limited_previews
-
-
-def _make_card(sample: RowPreview, fitted: FitArtifact, rows: FitRows, imputations: Imputations) -> Card:
-    fields = list((sample.fields or {}).items())
+def _make_card(
+    preview: RowPreview, fitted: FitArtifact, rows: FitRows, imputations: Imputations
+) -> Card:
+    fields = list((preview.fields or {}).items())
     return Card(
-        id=rows.ids[sample.row],
-        labels=_format_labels(sample.row, fitted, imputations),
-        confidence=_format_confidence(sample.row, fitted, imputations),
-        abstain=bool(imputations.abstain[sample.row]),
-        image_uri=to_data_uri(sample.png_base64),
+        id=rows.ids[preview.row],
+        labels=_format_labels(preview.row, fitted, imputations),
+        confidence=_format_confidence(preview.row, fitted, imputations),
+        abstain=bool(imputations.abstain[preview.row]),
+        image_uri=to_data_uri(preview.png_base64),
         fields=[(name, truncate_text(str(value))) for name, value in fields[:MAX_CARD_FIELDS]],
         num_hidden_fields=max(0, len(fields) - MAX_CARD_FIELDS),
     )
@@ -241,9 +289,14 @@ def _format_labels(row: int, fitted: FitArtifact, imputations: Imputations) -> l
     if len(values) == 1:
         return [format_significant(float(values[0]), 4)]
     assert imputations.predictive_std is not None
-    triples = zip(fitted.targets, values, imputations.predictive_std[row], strict=True)
-    pairs = [f"{name} {format_significant(float(v))} ± {format_significant(float(s), 2)}" for name, v, s in triples]
-    return pairs[:MAX_CARD_TARGETS] + [f"and {len(pairs) - MAX_CARD_TARGETS} more"] * (len(pairs) > MAX_CARD_TARGETS)
+    lines = [
+        f"{name} {format_significant(float(value))} ± {format_significant(float(std), 2)}"
+        for name, value, std in zip(
+            fitted.targets, values, imputations.predictive_std[row], strict=True
+        )
+    ]
+    num_hidden = len(lines) - MAX_CARD_TARGETS
+    return lines[:MAX_CARD_TARGETS] + ([f"and {num_hidden} more"] if num_hidden > 0 else [])
 
 
 def _format_confidence(row: int, fitted: FitArtifact, imputations: Imputations) -> str:
@@ -258,74 +311,62 @@ def _format_confidence(row: int, fitted: FitArtifact, imputations: Imputations) 
 
 
 def to_data_uri(png_base64: str | None) -> str | None:
-    """A PNG in base64 as an address, where it is one."""
+    """Return a base64 PNG as a data URI, or None if it is not one."""
     try:
         raw = base64.b64decode(png_base64 or "", validate=True)
     except (binascii.Error, ValueError):
         return None
-    return "data:image/png;base64," + base64.b64encode(raw).decode() if raw.startswith(PNG_SIGNATURE) else None
-
-
-MAX_MATRIX_CLASSES = 20  # classes up to which the matrix is shown as a whole
-MAX_CONFUSED_PAIRS = 15  # the most confused pairs otherwise
-MAX_SCATTER_TARGETS, MAX_SCATTER_ROWS = 6, 500  # scatter charts, and rows in each
-
-
-class ConfusionCell(NamedTuple):
-    """Rows of a true class that were given some class."""
-
-    num_rows: int
-    share: float
-    is_correct: bool
-
-
-class ConfusionSection(NamedTuple):
-    """The section; a matrix, or pairs as (true, given, rows, share of the true class)."""
-
-    num_rows: int
-    class_names: list[str]
-    matrix: list[list[ConfusionCell]]
-    pairs: list[tuple[str, str, str, str]]
-
-
-def count_confusions(true_labels: NDArray[Any], predicted_labels: NDArray[Any], num_classes: int) -> NDArray[np.int64]:
-    """Rows by true and predicted class, [C, C]."""
-    return np.bincount(true_labels * num_classes + predicted_labels, minlength=num_classes**2).reshape(num_classes, num_classes)
+    if not raw.startswith(PNG_SIGNATURE):
+        return None
+    return "data:image/png;base64," + base64.b64encode(raw).decode()
 
 
 def build_confusion_section(fitted: FitArtifact, rows: FitRows) -> ConfusionSection:
-    """Of the chosen network on the validation rows."""
+    """Count the confusions of the selected network on the validation rows."""
     assert fitted.classes is not None
     mask, names = mask_known_labels(fitted, rows, "validation"), list(fitted.classes)
-    counts = count_confusions(rows.given_labels[mask], rows.outputs[fitted.selected_name][mask].argmax(axis=1), len(names))
+    predictions = rows.outputs[fitted.selected_name][mask].argmax(axis=1)
+    counts = count_confusions(rows.given_labels[mask], predictions, len(names))
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    num_rows, indices = int(mask.sum()), range(len(names))
     if len(names) > MAX_MATRIX_CLASSES:
-        return ConfusionSection(int(mask.sum()), names, [], _rank_confused_pairs(counts, shares, names))
+        return ConfusionSection(num_rows, names, [], _rank_confused_pairs(counts, shares, names))
     matrix = [
-        [ConfusionCell(int(counts[i, j]), float(shares[i, j]), i == j) for j in range(len(names))] for i in range(len(names))
+        [ConfusionCell(int(counts[i, j]), float(shares[i, j]), i == j) for j in indices]
+        for i in indices
     ]
-    return ConfusionSection(int(mask.sum()), names, matrix, [])
+    return ConfusionSection(num_rows, names, matrix, [])
 
 
-def _rank_confused_pairs(counts: NDArray[np.int64], shares: NDArray[Any], names: list[str]) -> list[tuple[str, str, str, str]]:
+def count_confusions(
+    true_labels: NDArray[Any], predicted_labels: NDArray[Any], num_classes: int
+) -> NDArray[np.int64]:
+    """Count rows by true and predicted class, [C, C]."""
+    cells = true_labels * num_classes + predicted_labels
+    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def _rank_confused_pairs(
+    counts: NDArray[np.int64], shares: NDArray[Any], names: list[str]
+) -> list[tuple[str, str, str, str]]:
     wrong_counts = counts * ~np.eye(len(names), dtype=bool)
     order = np.argsort(-wrong_counts, axis=None, kind="stable")[:MAX_CONFUSED_PAIRS]
-    index_pairs = [divmod(int(k), len(names)) for k in order]
-    return [(names[i], names[j], f"{wrong_counts[i, j]:,}", format_percent(shares[i, j])) for i, j in index_pairs if wrong_counts[i, j]]
+    return [
+        (names[i], names[j], f"{wrong_counts[i, j]:,}", format_percent(shares[i, j]))
+        for i, j in (divmod(int(k), len(names)) for k in order)
+        if wrong_counts[i, j]
+    ]
 
 
 def draw_scatters(fitted: FitArtifact, rows: FitRows) -> list[Chart]:
-    """Predicted against true on the validation and test rows, a chart a target."""
-    known_rows = np.flatnonzero(mask_known_labels(fitted, rows, "validation", "test"))
-    plotted_rows = known_rows[:: -(-len(known_rows) // MAX_SCATTER_ROWS)] if len(known_rows) else known_rows
-    true_values, predicted_values = rows.given_labels[plotted_rows], rows.outputs[fitted.selected_name][plotted_rows]
-    return [
-        draw_scatter(
-            name,
-            [(float(a), float(b)) for a, b in zip(true_values[:, d], predicted_values[:, d], strict=True)],
-            x="true",
-            y="predicted",
-        )
-        for d, name in enumerate(fitted.targets[:MAX_SCATTER_TARGETS])
-        if len(plotted_rows)
-    ]
+    """Draw predicted against true targets of validation and test rows, one chart per target."""
+    indices = np.flatnonzero(mask_known_labels(fitted, rows, "validation", "test"))
+    if not len(indices):
+        return []
+    indices = indices[:: -(-len(indices) // MAX_SCATTER_ROWS)]
+    true, predicted = rows.given_labels[indices], rows.outputs[fitted.selected_name][indices]
+    charts = []
+    for d, name in enumerate(fitted.targets[:MAX_SCATTER_TARGETS]):
+        points = [(float(a), float(b)) for a, b in zip(true[:, d], predicted[:, d], strict=True)]
+        charts.append(draw_scatter(name, points, x="true", y="predicted"))
+    return charts

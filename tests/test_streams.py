@@ -1,28 +1,32 @@
-"""Which lanes share a stream, and what lanes are where there are none."""
+"""Which parts of a step share a stream, and the sequential fallback."""
 
 import pytest
 
-from l2i import streams as lanes
 from l2i.streams import (
     FULL_NETWORK_STREAMS,
     LAST_LAYER_STREAMS,
     SEPARATE_STREAMS,
     SEQUENTIAL,
     SMALL_ACTIVATION_BYTES,
+    StreamPlan,
     choose_stream_plan,
 )
 
 
-def test_lanes_share_streams_where_a_network_holds_much() -> None:
-    assert choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES - 1, last_layer=True) == choose_stream_plan(activation_bytes=0, last_layer=False) == SEPARATE_STREAMS
-    assert (choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES, last_layer=True), choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES, last_layer=False)) == (
-        LAST_LAYER_STREAMS,
-        FULL_NETWORK_STREAMS,
+def test_parts_share_streams_if_a_network_holds_much() -> None:
+    assert (
+        choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES - 1, last_layer=True)
+        == choose_stream_plan(activation_bytes=0, last_layer=False)
+        == SEPARATE_STREAMS
     )
+    assert (
+        choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES, last_layer=True),
+        choose_stream_plan(activation_bytes=SMALL_ACTIVATION_BYTES, last_layer=False),
+    ) == (LAST_LAYER_STREAMS, FULL_NETWORK_STREAMS)
 
 
 @pytest.mark.parametrize("plan", [SEPARATE_STREAMS, LAST_LAYER_STREAMS, FULL_NETWORK_STREAMS])
-def test_the_base_steps_lanes_never_share_a_stream(plan: lanes.StreamPlan) -> None:
+def test_parts_of_the_base_step_never_share_a_stream(plan: StreamPlan) -> None:
     assert len({plan[name] for name in ("impute", "labeled", "student")}) == 3
     assert plan.keys() == SEPARATE_STREAMS.keys()
 

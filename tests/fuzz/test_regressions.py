@@ -64,7 +64,7 @@ def test_words_that_are_no_text_are_refused(tmp_path: Path) -> None:
 def test_classes_that_are_no_characters_are_refused(code: int, order: str, tmp_path: Path) -> None:
     y = np.array([97, code], f"{order}u4").view(f"{order}U1")
     path = put(tmp_path / "data.npz", npz(x=np.eye(2), y=y))
-    with pytest.raises(InputError, match="y holds what are no characters"):
+    with pytest.raises(InputError, match="y holds invalid characters"):
         read_source(str(path), ReadOptions())
 
 
@@ -74,7 +74,9 @@ def test_a_member_of_an_archive_that_is_no_array_is_refused(tmp_path: Path) -> N
         read_source(str(path), ReadOptions())
 
 
-@pytest.mark.parametrize("x", [np.full((2, 4, 4), 1e300), np.array([[1, 2], [3, np.longdouble(2) ** 5000]])])
+@pytest.mark.parametrize(
+    "x", [np.full((2, 4, 4), 1e300), np.array([[1, 2], [3, np.longdouble(2) ** 5000]])]
+)
 def test_numbers_too_large_are_refused_without_a_warning(x: np.ndarray, tmp_path: Path) -> None:
     path = put(tmp_path / "data.npz", npz(x=x, y=np.arange(2)))
     with pytest.raises(InputError, match="infinity"):
@@ -93,8 +95,12 @@ def test_a_pickle_with_odd_escapes_is_read_without_a_warning(check: Check) -> No
 
 def test_arrays_that_python_2_wrote_are_read_without_a_warning(tmp_path: Path) -> None:
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (4L, 1L), }".ljust(117) + b"\n"
-    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + np.arange(4.0).tobytes()
-    path = put(tmp_path / "data.npz", zipped({"x.npy": array, "y.npy": npy(np.array([0, 1, 0, -1]))}))
+    array = (
+        b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + np.arange(4.0).tobytes()
+    )
+    path = put(
+        tmp_path / "data.npz", zipped({"x.npy": array, "y.npy": npy(np.array([0, 1, 0, -1]))})
+    )
     assert len(read_source(str(path), ReadOptions()).ids) == 4
 
 
@@ -125,7 +131,8 @@ def test_a_fit_of_other_values_is_damaged(change: dict[str, Any], tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "plain", [{}, {"kind": "table"}, {"kind": "table", "columns": [1]}, {"kind": "images", "std": "a"}]
+    "plain",
+    [{}, {"kind": "table"}, {"kind": "table", "columns": [1]}, {"kind": "images", "std": "a"}],
 )
 def test_inputs_of_no_known_kind_are_refused(plain: dict[str, Any]) -> None:
     with pytest.raises(InputError):

@@ -1,0 +1,125 @@
+"""The commands for recipes and runs: train, compare, tune, evaluate, plot and bench."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from l2i import recipes
+from l2i.cli.parsing import (
+    Positional,
+    command,
+    parse_known_options,
+    parse_run,
+    pop_recipe_name,
+    print_stderr,
+    suggest_flag,
+)
+from l2i.errors import InputError
+from l2i.experiments.options import (
+    BenchOptions,
+    CompareOptions,
+    DataLocation,
+    PlotOptions,
+    TuneOptions,
+)
+
+DRY_RUN_FLAG = "--dry-run"
+RUN_FOLDER = Positional("RUN", "a run folder")
+TABLE = Positional("TABLE", "a table", tuple(recipes.TABLES), check=recipes.get_table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Evaluate the averaged model of a run on its validation and test samples; print JSON."""
+
+    device: str | None = None
+    """cpu, cuda, …; the run's own by default."""
+    data: DataLocation = field(default_factory=DataLocation)
+    """Where the data is."""
+
+
+def train(arguments: list[str]) -> int:
+    """Train one run, or print its protocol."""
+    name, words = pop_recipe_name(arguments, "train")
+    run = parse_run(name, [word for word in words if word != DRY_RUN_FLAG], "train")
+    if DRY_RUN_FLAG in words:
+        from l2i.config.validate import validate
+        from l2i.recipes.protocol import format_protocol
+
+        validate(run)
+        print(format_protocol(run, recipes.find_cell_table(name), name))
+        return 0
+
+    from l2i.training.run import train as train_run
+    from l2i.training.run_dir import resolve_run_dir
+
+    folder = resolve_run_dir(run)
+    already_done = (folder / "result.json").exists()
+    print(train_run(run))
+    print(f"in {folder}{', done before; give another --out to train again' * already_done}")
+    return 0
+
+
+@command(CompareOptions, TABLE)
+def compare(name: str, options: CompareOptions) -> None:
+    """Train and print the cells of a table."""
+    from l2i.experiments.compare import compare as compare_cells
+    from l2i.experiments.plots import check_plot_paths
+    from l2i.experiments.table import describe_plan, report_comparison
+
+    check_plot_paths(options)
+    if options.dry_run and options.load_results is None:
+        print(*describe_plan(name, options), sep="\n")
+    else:
+        report_comparison(name, compare_cells(name, options), options)
+
+
+def tune(arguments: list[str]) -> int:
+    """Search the settings of a recipe."""
+    recipe_name, words = pop_recipe_name(arguments, "tune")
+    options, run_arguments = parse_known_options(
+        TuneOptions, words, f"l2i tune {recipe_name}", TuneOptions()
+    )
+    try:
+        run = parse_run(recipe_name, run_arguments, "tune")
+    except InputError as error:
+        raise InputError(f"{error}{suggest_flag(TuneOptions, run_arguments)}") from None
+    if find_spec("optuna") is None:
+        raise InputError("'l2i tune' needs Optuna, which is not installed: pip install 'l2i[tune]'")
+    from l2i.experiments.tuning.space import plan_sweep
+    from l2i.experiments.tuning.summary import render_dry_run
+    from l2i.experiments.tuning.sweep import run_sweep
+
+    plan = plan_sweep(recipe_name, run, options)
+    print(render_dry_run(plan) if options.dry_run else run_sweep(plan))
+    return 0
+
+
+@command(EvaluateOptions, RUN_FOLDER)
+def evaluate(folder: str, options: EvaluateOptions) -> None:
+    """Evaluate a run folder."""
+    from l2i.training.loading import evaluate_run
+
+    print(json.dumps(evaluate_run(folder, device=options.device, root=options.data.root), indent=2))
+
+
+@command(PlotOptions, RUN_FOLDER)
+def plot(folder: str, options: PlotOptions) -> None:
+    """Plot a run folder."""
+    from l2i.experiments.figures import plot_run
+
+    print(*plot_run(folder, options, lambda line: print_stderr(line, 0)), sep="\n")
+
+
+@command(BenchOptions)
+def bench(options: BenchOptions) -> None:
+    """Time steps on this machine."""
+    from l2i.experiments.benchmark import run_benchmark
+
+    results = run_benchmark(options, lambda line: print_stderr(line, 0))
+    if options.json:
+        print(results.to_json())
+    else:
+        results.print_report()

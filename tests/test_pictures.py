@@ -6,6 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+
+from formats import write_faces
+from l2i import InputError, cli, recipes, replace, train
 from l2i.experiments.figures import (
     AFTER_COLOR,
     BEFORE_COLOR,
@@ -20,10 +24,6 @@ from l2i.experiments.figures import (
     select_best_and_worst,
     select_evenly_spaced,
 )
-from PIL import Image
-
-from formats import write_faces
-from l2i import InputError, cli, recipes, replace, train
 from l2i.training.loading import check_same_split, load_full_state, load_trainer
 
 SIZES = {"labeled": 4, "unlabeled": 4, "holdout": 4}

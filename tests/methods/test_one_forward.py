@@ -9,10 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from l2i import Trainer, recipes, replace
-from l2i.bilevel import lookahead
+from l2i.bilevel import Net, lookahead
+from l2i.data.batch import Batch
 from l2i.errors import InputError
 from l2i.methods import METHODS
+from l2i.methods.fixmatch import FixMatch
 from l2i.registry import load_registered
+from l2i.tasks.base import Task
 from l2i.training.step import ConcatForward, compute_costs
 from problems import FLOAT64, ToyProblem, network, problem
 
@@ -48,6 +51,22 @@ def test_the_costs_are_those_of_one_pass_through_batchnorm() -> None:
     torch.testing.assert_close(
         costs.mask_by_class, (F.one_hot(label, f.shape[1]) * mask.unsqueeze(1)).double().mean(0)
     )
+
+
+@pytest.mark.parametrize("one_forward", [False, True])
+def test_an_extra_cost_is_part_of_c_t_however_samples_are_passed(one_forward: bool) -> None:
+    class WithExtraCost(FixMatch):
+        def extra_cost(self, task: Task, net: Net, batch: Batch) -> torch.Tensor:
+            return 100 * net(batch.unlabeled.weak).square().mean()
+
+    p = problem("fixmatch")
+    net = lookahead(p.model, p.params)
+    plain, more = (
+        compute_costs(cls(one_forward=one_forward), p.task, net, net, p.batch)
+        for cls in (FixMatch, WithExtraCost)
+    )
+    extra = 100 * net(p.batch.unlabeled.weak).square().mean()
+    torch.testing.assert_close(more.c_t, plain.c_t + extra, rtol=1e-12, atol=0)
 
 
 def test_mixmatch_passes_its_mixed_rows_at_once_and_imputes_apart() -> None:

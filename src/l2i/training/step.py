@@ -163,6 +163,8 @@ def _compute_joint_costs(
             imputed = method.impute(task, imputer if method.mixes_targets else joint_net, batch)
         c_t = supervised.cost(joint_net(supervised.inputs), imputed)
         c_u = student.cost(joint_net(student.inputs), imputed)
+        extra = method.extra_cost(task, net, batch)
+        c_t = c_t if extra is None else c_t + extra
         return Costs(c_t, c_u, method.mask_by_class(task, imputed), one_forward=True)
 
 

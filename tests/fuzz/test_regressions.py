@@ -70,7 +70,7 @@ def test_classes_that_are_no_characters_are_refused(code: int, order: str, tmp_p
 
 def test_a_member_of_an_archive_that_is_no_array_is_refused(tmp_path: Path) -> None:
     path = put(tmp_path / "data.npz", zipped({"x.npy": b"", "y.npy": npy(np.arange(2))}))
-    with pytest.raises(InputError, match=r"damaged, or no \.npz of plain arrays"):
+    with pytest.raises(InputError, match=r"damaged, or not an \.npz of plain arrays"):
         read_source(str(path), ReadOptions())
 
 

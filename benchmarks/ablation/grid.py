@@ -1,8 +1,4 @@
-"""The problems of the study, the arms that are compared on each, and what the arms are tuned over.
-
-MERGED:
-The settings of L2I that the study changes, one at a time.
-"""
+"""The problems, arms and settings of the ablation study."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def read_npz(root: str | None) -> SplitPair:
         raise
     except Exception as error:  # a damaged file fails in many ways, all meaning the same
         raise InputError(
-            f"{path} is damaged, or no .npz of plain arrays {', '.join(names)} "
+            f"{path} is damaged, or not an .npz of plain arrays {', '.join(names)} "
             f"({type(error).__name__}); write it with numpy.savez"
         ) from None
     return _check_npz_split(path, *arrays[:2]), _check_npz_split(path, *arrays[2:])

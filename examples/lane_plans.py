@@ -14,8 +14,13 @@ from l2i.errors import InputError
 from l2i.experiments.benchmark.cases import make_splits, select_cases
 from l2i.experiments.benchmark.timing import MIB, BenchTrainer, get_outer_period, measure_ms
 from l2i.experiments.options import BenchOptions
-from l2i.streams import FULL_NETWORK_STREAMS, LAST_LAYER_STREAMS, SEPARATE_STREAMS, StreamPlan
-from l2i.training.cuda_graph import StepGraph
+from l2i.training.cuda_graph import (
+    FULL_NETWORK_STREAMS,
+    LAST_LAYER_STREAMS,
+    SEPARATE_STREAMS,
+    StepGraph,
+    StreamPlan,
+)
 
 PLANS: dict[str, StreamPlan | None] = {
     "in turn": None,

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from l2i.bilevel import lookahead, trainable
 from l2i.bilevel.functional import Net
 from l2i.bilevel.problem import Imputed, Student
-from l2i.data.batch import Batch, Labeled, MixupDraws, Unlabeled
-from l2i.data.transforms.geometry import AffineMap
+from l2i.data.batch import AffineMap, Batch, Labeled, MixupDraws, Unlabeled
 from l2i.methods import METHODS
 from l2i.methods.base import Method
 from l2i.registry import load_registered

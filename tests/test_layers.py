@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "l2i"
 LAYERS = (  # lowest first; CONTRIBUTING.md says what each is for
-    *("errors", "registry", "quantity", "files", "torchrun", "distributed", "streams"),
+    *("errors", "registry", "quantity", "files", "torchrun", "distributed"),
     *("bilevel", "kernels", "models", "data", "tasks", "methods"),
     *("config", "training", "recipes", "fit", "estimators", "experiments", "cli"),
 )

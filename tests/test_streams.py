@@ -2,15 +2,15 @@
 
 import pytest
 
-from l2i.streams import (
+from l2i.training.cuda_graph import (
     FULL_NETWORK_STREAMS,
     LAST_LAYER_STREAMS,
     SEPARATE_STREAMS,
-    SEQUENTIAL,
     SMALL_ACTIVATION_BYTES,
     StreamPlan,
     choose_stream_plan,
 )
+from l2i.training.step import SEQUENTIAL
 
 
 def test_parts_share_streams_if_a_network_holds_much() -> None:

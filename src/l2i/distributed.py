@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Generator, Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -21,6 +21,7 @@ from l2i.errors import InputError
 from l2i.torchrun import world_size
 
 GROUP_TIMEOUT = timedelta(minutes=10)  # for a process that does not answer
+Shape = tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -142,6 +143,35 @@ _current_group = ContextVar("process group of the run", default=_SINGLE_PROCESS)
 def current_group() -> ProcessGroup:
     """Return the processes that share the current run: one outside of `init_distributed`."""
     return _current_group.get()
+
+
+def sample_uniform(
+    shape: Shape, generator: Generator, *, dim: int = 0, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Sample from [0, 1); the samples of the batch are counted in `dim`."""
+    shape = _global_shape(shape, dim)
+    drawn = torch.rand(shape, generator=generator, device=generator.device, dtype=dtype)
+    return current_group().shard(drawn, dim)
+
+
+def sample_integers(high: int, shape: Shape, generator: Generator, *, dim: int = 0) -> Tensor:
+    """Sample from 0 to `high` - 1; the samples of the batch are counted in `dim`."""
+    shape = _global_shape(shape, dim)
+    drawn = torch.randint(high, shape, generator=generator, device=generator.device)
+    return current_group().shard(drawn, dim)
+
+
+def sample_normal(
+    shape: Shape, generator: Generator, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Sample from the standard normal distribution."""
+    shape = _global_shape(shape, 0)
+    drawn = torch.randn(shape, generator=generator, device=generator.device, dtype=dtype)
+    return current_group().shard(drawn)
+
+
+def _global_shape(shape: Shape, dim: int) -> Shape:
+    return (*shape[:dim], shape[dim] * current_group().size, *shape[dim + 1 :])
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 import torch
 
-from l2i.data.transforms.geometry import AffineMap
+from l2i.data.batch import AffineMap
 from problems import FLOAT64
 
 

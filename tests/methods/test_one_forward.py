@@ -15,7 +15,7 @@ from l2i.errors import InputError
 from l2i.methods import METHODS
 from l2i.methods.fixmatch import FixMatch
 from l2i.registry import load_registered
-from l2i.tasks.base import Task
+from l2i.tasks import Task
 from l2i.training.step import ConcatForward, compute_costs
 from problems import FLOAT64, ToyProblem, network, problem
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from l2i.data.transforms.geometry import AffineMap
+from l2i.data.batch import AffineMap
 from l2i.errors import InputError
 from l2i.tasks import Classification, Regression
 from problems import FLOAT64

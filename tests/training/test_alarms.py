@@ -12,7 +12,8 @@ from torch import nn
 from l2i import Augment, Splits, recipes, replace, train
 from l2i.bilevel import lookahead
 from l2i.tasks import Classification, Regression
-from l2i.training.health import check_health, measure_diversity
+from l2i.training.evaluation import measure_diversity
+from l2i.training.health import check_health
 from l2i.training.metrics import parse_metrics
 from l2i.training.run_dir import Result
 from l2i.training.step import compute_costs

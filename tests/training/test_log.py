@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from l2i.training import progress as log
-from l2i.training.progress import ProgressBar, format_duration
+from l2i.training import logger as log
+from l2i.training.logger import ProgressBar, format_duration
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from l2i.data.transforms.geometry import AffineMap
+from l2i.data.batch import AffineMap
 from l2i.data.transforms.image import Augment, ColumnLayout, Normalize
 from l2i.data.transforms.text import TokenAugment, Vocabulary
 from l2i.errors import InputError

@@ -12,7 +12,7 @@ from l2i.bilevel.functional import Net
 from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
 from l2i.quantity import resolve_count
-from l2i.tasks.base import Task
+from l2i.tasks import Task
 
 View = Literal["weak", "weak2", "strong"]
 

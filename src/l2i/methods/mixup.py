@@ -10,7 +10,7 @@ from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
 from l2i.methods.base import Method, View
 from l2i.methods.mixmatch import interpolate_rows
-from l2i.tasks.base import Task
+from l2i.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)

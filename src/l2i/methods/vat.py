@@ -11,7 +11,7 @@ from l2i.bilevel.functional import Net
 from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
 from l2i.methods.base import Method, View
-from l2i.tasks.base import Task
+from l2i.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from l2i.bilevel.functional import freeze_buffers, lookahead, trainable_batchnorms
 from l2i.config import Run
 from l2i.data.samples import Samples
-from l2i.tasks.base import Task
+from l2i.tasks import Task
 from l2i.training.evaluation import compute_outputs, iter_chunks
 from l2i.training.loader import Loader
 from l2i.training.optimizer import FlatParameters

@@ -9,14 +9,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from l2i.data.samples import Samples
+from l2i.data.samples import Samples, Splits
 from l2i.data.streaming import iter_batches
+from l2i.tasks import Task
 from l2i.training.metrics import MetricRow
 
 NUM_FINAL_EVALS = 20  # evaluations behind the final metric
 FINAL_EVAL_FRACTION = 0.02  # of the steps, at the end, over which they are spread
 MIN_STEPS_FOR_AVERAGE = 1000  # shorter runs report the last evaluation alone
 EVAL_BATCH_SIZES = {"cpu": 64, "cuda": 1024}  # activations of few samples fit in a CPU's cache
+TARGET_TOLERANCE = 1e-6  # relative; a target with a smaller std does not vary
 TYPICAL_TEXT_LENGTH = 128  # tokens; batches of longer texts are smaller
 
 ReportRule = Literal["median", "best"]
@@ -65,6 +67,27 @@ def describe_metric(
     if steps < MIN_STEPS_FOR_AVERAGE:
         return f"{model}, at the last step"
     return f"{final} of the last 20 evaluations of {model}, in the last 2 % of the steps"
+
+
+def measure_diversity(task: Task, outputs: Tensor, y: Tensor) -> float:
+    """Return how much the outputs depend on the sample; 0 for a constant.
+
+    For classes: the fraction of predictions outside the most frequent class. For targets: the
+    largest ratio of the outputs' std to the targets', or 1 if no target varies.
+    """
+    if task.kind == "classification":
+        counts = outputs.argmax(dim=1).bincount(minlength=task.num_outputs)
+        return 1 - float(counts.max()) / len(outputs)
+    targets = task.encode(y).double()
+    target_std = targets.std(dim=0, correction=0)
+    output_std = outputs.double().std(dim=0, correction=0)
+    is_varying = target_std > TARGET_TOLERANCE * targets.abs().amax(dim=0)
+    return float((output_std / target_std)[is_varying].max()) if bool(is_varying.any()) else 1.0
+
+
+def pick_monitored_split(splits: Splits) -> str | None:
+    """Return the split whose outputs `measure_diversity` looks at."""
+    return next((name for name in ("validation", "test") if len(getattr(splits, name).x)), None)
 
 
 @torch.no_grad()

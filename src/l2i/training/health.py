@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from l2i.data.samples import Splits
-from l2i.tasks import Task
+from l2i.training.evaluation import pick_monitored_split
 from l2i.training.metrics import MetricRow, step_weighted_mean
 
 # nothing is checked before 20 % of the run and 100 steps: every run starts out constant
@@ -18,33 +18,11 @@ MIN_RUN_FRACTION, MIN_STEPS = 0.2, 100
 WINDOW_FRACTION = 0.1  # of the run to average over: the last evaluations are few steps apart
 MIN_OTHER_FRACTION = 0.001  # of predictions outside the top class; below it they are constant
 MIN_OUTPUT_SPREAD = 0.01  # the same for regression: std of the outputs / std of the targets
-TARGET_TOLERANCE = 1e-6  # relative; a target with a smaller std does not vary
 MIN_OTHER_SAMPLES = 5  # samples outside the top class that the check needs
 MIN_PASSING_FRACTION = 0.001  # of the imputed labels; below it the mask passes nothing
 MIN_OPEN_FRACTION = 0.1  # of the imputed labels, from which a single class is suspicious
 MAX_COST_RATIO = 3.0  # C^H(θ*) / chance level, above which the look-ahead dominates
 ADVICE = "lower optim.lr or method.weight, train longer, or look at the labels"
-
-
-def measure_diversity(task: Task, outputs: Tensor, y: Tensor) -> float:
-    """Return how much the outputs depend on the sample; 0 for a constant.
-
-    For classes: the fraction of predictions outside the most frequent class. For targets: the
-    largest ratio of the outputs' std to the targets', or 1 if no target varies.
-    """
-    if task.kind == "classification":
-        counts = outputs.argmax(dim=1).bincount(minlength=task.num_outputs)
-        return 1 - float(counts.max()) / len(outputs)
-    targets = task.encode(y).double()
-    target_std = targets.std(dim=0, correction=0)
-    output_std = outputs.double().std(dim=0, correction=0)
-    is_varying = target_std > TARGET_TOLERANCE * targets.abs().amax(dim=0)
-    return float((output_std / target_std)[is_varying].max()) if bool(is_varying.any()) else 1.0
-
-
-def pick_monitored_split(splits: Splits) -> str | None:
-    """Return the split whose outputs `measure_diversity` looks at."""
-    return next((name for name in ("validation", "test") if len(getattr(splits, name).x)), None)
 
 
 def check_health(

@@ -11,16 +11,14 @@ from scipy.special import betaincinv
 from torch import Generator, Tensor
 
 from l2i.config import Run
-from l2i.data.batch import Batch, Labeled, MixupDraws, Unlabeled
+from l2i.data.batch import AffineMap, Batch, Labeled, MixupDraws, Unlabeled
 from l2i.data.samples import Splits
-from l2i.data.sampling import sample_integers, sample_normal
 from l2i.data.streaming import ImageStream
-from l2i.data.transforms.geometry import AffineMap
 from l2i.data.transforms.image import Augment
 from l2i.data.transforms.text import TokenAugment
-from l2i.distributed import ProcessGroup, current_group
+from l2i.distributed import ProcessGroup, current_group, sample_integers, sample_normal
 from l2i.errors import InputError
-from l2i.tasks.base import Task
+from l2i.tasks import Task
 
 
 class Loader:

@@ -34,12 +34,13 @@ from l2i.training.evaluation import (
     describe_metric,
     extract_curve,
     is_eval_step,
+    measure_diversity,
+    pick_monitored_split,
 )
-from l2i.training.health import check_health, measure_diversity, pick_monitored_split
-from l2i.training.logger import NullLogger, RunLogger
+from l2i.training.health import check_health
+from l2i.training.logger import NullLogger, ProgressBar, RunLogger, Stopwatch
 from l2i.training.metrics import MetricRow
 from l2i.training.optimizer import compute_lr_factor
-from l2i.training.progress import ProgressBar, Stopwatch
 from l2i.training.run_dir import Result
 from l2i.training.trainer import Trainer
 
@@ -250,7 +251,8 @@ class TrainingLoop:
                 raise NonFiniteCost(
                     f"{name} is not finite at step {step}; the last good checkpoint is kept"
                 )
-        if step % run.eval_every == 0 or step == run.steps:  # not only for the final metric
+        # not at evaluations that are for the final metric alone
+        if run.probe_samples and (step % run.eval_every == 0 or step == run.steps):
             row |= self.probe(step)
         self.logger.log_row(row)
         self._print_warnings(step)

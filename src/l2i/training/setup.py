@@ -27,7 +27,7 @@ from l2i.methods.base import Method
 from l2i.models import MODELS
 from l2i.registry import load_registered
 from l2i.tasks import Classification, Regression, Task
-from l2i.training.progress import make_throttled_printer
+from l2i.training.logger import make_throttled_printer
 
 DATA_ROOT_ENV = "L2I_DATA"  # the environment variable with the folder of data sets
 WRONG_NETWORK = (

@@ -6,6 +6,8 @@ gradients share.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
@@ -24,11 +26,31 @@ from l2i.distributed import current_group
 from l2i.errors import InputError
 from l2i.methods.base import Method, OneForward
 from l2i.methods.pi_model import PiModel
-from l2i.streams import SEQUENTIAL, StreamSchedule
-from l2i.tasks.base import Task
+from l2i.tasks import Task
 from l2i.training.batchnorm import DeferredBatchNorm, TrainingNet
 from l2i.training.optimizer import FlatParameters, StepScalars
 from l2i.training.precision import Autocast, list_matrix_params, round_params
+
+
+class StreamSchedule:
+    """Sequential fallback: entering a stream has no effect."""
+
+    @contextmanager
+    def __call__(self, name: str, *after: str) -> Iterator[None]:
+        """Run the block on a stream, after the surrounding code so far and the streams `after`."""
+        yield
+
+    def wait(self, name: str) -> None:
+        """Let the current stream wait for a stream."""
+
+    def join(self) -> None:
+        """Wait for all streams."""
+
+    def hold(self, *objects: object) -> None:
+        """Keep what crosses from one stream to another alive until they join."""
+
+
+SEQUENTIAL = StreamSchedule()
 
 
 class CachedForward(NamedTuple):

@@ -16,15 +16,14 @@ from l2i.data.samples import Samples, Splits
 from l2i.data.tokenization import describe_truncation
 from l2i.distributed import current_group
 from l2i.errors import InputError
-from l2i.streams import SEQUENTIAL, StreamSchedule, choose_stream_plan
 from l2i.training import ema, setup
-from l2i.training.cuda_graph import StepGraph
+from l2i.training.cuda_graph import StepGraph, choose_stream_plan
 from l2i.training.evaluation import compute_outputs
 from l2i.training.loader import Loader, derive_seed
 from l2i.training.metrics import MetricAccumulator, step_metrics
 from l2i.training.optimizer import FlatParameters, Stepper
 from l2i.training.precision import apply_precision, resolve_precision, use_precision
-from l2i.training.step import Gradients
+from l2i.training.step import SEQUENTIAL, Gradients, StreamSchedule
 
 OnProgress = Callable[[int], None]
 

@@ -13,9 +13,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from l2i.data.sampling import sample_integers, sample_normal, sample_uniform
-from l2i.data.transforms.geometry import AffineMap
+from l2i.data.batch import AffineMap
 from l2i.data.transforms.randaugment import apply_randaugment
+from l2i.distributed import sample_integers, sample_normal, sample_uniform
 from l2i.errors import InputError
 
 Padding = Literal["constant", "reflect"]

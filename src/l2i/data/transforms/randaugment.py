@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from l2i.data.sampling import sample_integers, sample_uniform
+from l2i.distributed import sample_integers, sample_uniform
 from l2i.errors import InputError
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from l2i.data.sampling import sample_integers, sample_uniform
+from l2i.distributed import sample_integers, sample_uniform
 from l2i.errors import InputError
 
 COUNT_CHUNK = 4096  # texts counted at a time

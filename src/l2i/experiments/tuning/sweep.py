@@ -25,7 +25,7 @@ from l2i.experiments.tuning.study import (
 from l2i.experiments.tuning.summary import render_summary, render_trial_line
 from l2i.files.output import write_atomic
 from l2i.training.loading import read_metric_rows
-from l2i.training.progress import make_throttled_printer
+from l2i.training.logger import make_throttled_printer
 from l2i.training.run import train
 from l2i.training.run_dir import Result, resolve_run_dir
 from l2i.training.trainer import Trainer

@@ -16,7 +16,7 @@ from sklearn.preprocessing import MinMaxScaler
 from torch import nn
 
 from l2i import InputError, L2IClassifier, L2IRegressor, LabeledKFold
-from l2i.fit.preprocess import fit_column
+from l2i.fit.preprocess import TablePreprocessor, fit_column
 
 QUICK = {"steps": 40, "random_state": 0}
 
@@ -189,13 +189,12 @@ def test_columns_are_encoded_as_an_oracle_does():
     frame = pd.DataFrame({"n": [1.0, 2.0, np.nan, 5.0], "c": ["a", None, "b", "a"]})
     number, category = fit_column(frame["n"], "number"), fit_column(frame["c"], "category")
     expected = (np.array([1, 2, 5]) - 8 / 3) / np.std([1, 2, 5])
-    assert_allclose(number.encode(frame["n"])[[0, 1, 3], 0], expected, rtol=1e-6)
-    assert (
-        number.encode(frame["n"])[:, 1].tolist() == [0, 0, 1, 0]
-        and number.encode(frame["n"])[2, 0] == 0
-    )
+    encoded = TablePreprocessor(columns=(number, category))(frame)  # number, blank, "", "a", "b"
+    assert_allclose(encoded[[0, 1, 3], 0], expected, rtol=1e-6)
+    assert encoded[:, 1].tolist() == [0, 0, 1, 0]
+    assert encoded[2, 0] == 0
     assert category.values == ("", "a", "b")
-    assert category.encode(frame["c"]).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert encoded[:, 2:].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
 
 
 def test_targets_are_imputed_where_they_are_nan():

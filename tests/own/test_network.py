@@ -17,14 +17,19 @@ from l2i.data.batch import BatchSizes
 from l2i.fit.artifact import Candidate, FitArtifact, FitRows, read_fit, write_fit
 from l2i.fit.modules import (
     ExportableInputs,
-    ImageEncoder,
     Predictor,
-    TableEncoder,
     encode_inputs,
     load_network,
     predict_outputs,
 )
-from l2i.fit.preprocess import Column, ImagePreprocessor, TablePreprocessor, fit_column
+from l2i.fit.preprocess import (
+    Column,
+    ImageEncoder,
+    ImagePreprocessor,
+    TableEncoder,
+    TablePreprocessor,
+    fit_column,
+)
 from l2i.fit.readers.columns import ColumnKind
 from l2i.methods.pi_model import PiModel
 from l2i.models.base import ModelConfig

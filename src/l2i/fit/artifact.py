@@ -23,6 +23,7 @@ FORMAT_VERSION = 1
 MAX_SAMPLE_VALUES = 100_000_000  # values per sample
 PREFERENCE_ORDER = ("l2i", "baseline", "supervised")  # the one that has learned from more first
 SplitName = Literal["labeled", "unlabeled", "validation", "test"]
+Mask = NDArray[np.bool_]  # [N], of rows
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 
 
@@ -141,13 +142,10 @@ def write_fit(folder: Path, fitted: FitArtifact, rows: FitRows) -> None:
 
     columns = {"id": rows.ids, "part": rows.split_names.astype(object)}
     frame = pd.DataFrame({**columns, "changes": rows.change_counts})
-    tensors = {f"outputs.{name}": values for name, values in rows.outputs.items()}
-    tensors = {"given": rows.given_labels, **tensors}
-    if rows.predictive_std is not None:
-        tensors["spread"] = rows.predictive_std
-    if rows.sizes is not None:
-        tensors["sizes"] = rows.sizes
-    contiguous = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
+    outputs = {f"outputs.{name}": values for name, values in rows.outputs.items()}
+    optional = {"spread": rows.predictive_std, "sizes": rows.sizes}
+    tensors = {"given": rows.given_labels, **outputs, **optional}
+    contiguous = {n: np.ascontiguousarray(v) for n, v in tensors.items() if v is not None}
     meta = json.dumps(asdict(fitted), indent=1, ensure_ascii=False) + "\n"
     write_atomic(folder / ROWS_FILE, frame.to_parquet(index=False))
     write_atomic(folder / OUTPUTS_FILE, save(contiguous))
@@ -181,10 +179,8 @@ def read_fit(folder: str | Path) -> tuple[FitArtifact, FitRows]:
 def _are_consistent(fitted: FitArtifact, rows: FitRows) -> bool:
     """Return whether the files belong to one fit and hold usable values."""
     is_regression = fitted.classes is None
-    count, width = (
-        len(rows.ids),
-        len(fitted.target_std if fitted.classes is None else fitted.classes),
-    )
+    count = len(rows.ids)
+    width = len(fitted.target_std if fitted.classes is None else fitted.classes)
     labels, spread = rows.given_labels, [rows.predictive_std] if is_regression else []
     scales = (fitted.temperature, fitted.std_scale, *fitted.target_std)
     return (

@@ -298,10 +298,8 @@ def covariate_shift_auc(x: Tensor, is_unlabeled: NDArray[np.bool_], seed: int) -
     from sklearn.model_selection import StratifiedKFold, cross_val_score
 
     generator = np.random.default_rng(seed)
-    row_groups = [
-        generator.permutation(np.flatnonzero(mask))[:MAX_ROWS_PER_GROUP]
-        for mask in (is_unlabeled, ~is_unlabeled)
-    ]
+    groups = [np.flatnonzero(mask) for mask in (is_unlabeled, ~is_unlabeled)]
+    row_groups = [generator.permutation(rows)[:MAX_ROWS_PER_GROUP] for rows in groups]
     if min(map(len, row_groups)) < MIN_ROWS_PER_GROUP:
         return None
     indices = np.concatenate(row_groups)

@@ -114,14 +114,10 @@ def _choose_method_name(facts: Facts) -> tuple[str, str]:
     if facts.is_text:
         return "uda", "text classification: UDA without masking or sharpening, which did worse"
     if facts.side >= MIN_CONV_SIDE:
-        return (
-            "fixmatch",
-            "image classification: confident labels of a weak view, learned on a strong one",
-        )
-    return (
-        "pseudo-label",
-        "tabular classification: confident labels of a perturbed row, learned on another one",
-    )
+        labels = "confident labels of a weak view, learned on a strong one"
+        return "fixmatch", f"image classification: {labels}"
+    labels = "confident labels of a perturbed row, learned on another one"
+    return "pseudo-label", f"tabular classification: {labels}"
 
 
 def choose_update(method: Method, impute: bool = True) -> str:
@@ -169,16 +165,13 @@ def _choose_text_run(facts: Facts) -> tuple[Run, dict[str, str]]:
         optim=Optim(lr=2e-5, schedule="linear", warmup=0.1, max_grad_norm=1.0, ema_decay=0.99),
         l2i=L2I(rho=TEXT_RHO),
     )
+    cpu_reason = f"on a CPU, where steps are slow; {GPU_TEXT_STEPS:,} on a GPU"
     return run, {
         "network": "the given pretrained network, fine-tuned as a whole",
         "texts": "as long as the longest training text, at most 128: time grows with the length",
         "weak view": "the text as it is",
         "strong view": "uninformative words replaced, as in UDA without back-translation",
-        "steps": (
-            f"on a GPU; {CPU_TEXT_STEPS} without one"
-            if facts.has_gpu
-            else f"on a CPU, where steps are slow; {GPU_TEXT_STEPS:,} on a GPU"
-        ),
+        "steps": f"on a GPU; {CPU_TEXT_STEPS} without one" if facts.has_gpu else cpu_reason,
         "batch": "small, as usual for pretrained networks",
         "optimizer": "as BERT is fine-tuned",
         "L2I": f"the default ρ = {L2I().rho:g} hurt on texts (docs/results.md)",
@@ -238,13 +231,10 @@ def choose_num_evals(facts: Facts) -> int:
 
 def explain_choices(run: Run, base_run: Run, reasons: dict[str, str]) -> tuple[Choice, ...]:
     """Return each choice and its reason, which is the user where they changed the base run."""
-    base_values = describe_run(base_run)
-    return tuple(
-        Choice(name=name, value=value, reason=reasons[name])
-        if value == base_values[name]
-        else Choice(name=name, value=value, reason="as asked")
-        for name, value in describe_run(run).items()
-    )
+    base_values, values = describe_run(base_run), describe_run(run)
+    changed = {name: "as asked" for name in values if values[name] != base_values[name]}
+    all_reasons = reasons | changed
+    return tuple(Choice(name=n, value=v, reason=all_reasons[n]) for n, v in values.items())
 
 
 def describe_run(run: Run) -> dict[str, str]:
@@ -252,13 +242,12 @@ def describe_run(run: Run) -> dict[str, str]:
     optim, text, l2i = run.optim, run.data.text, run.l2i
     is_text, method_fields = run.model.name == "encoder", dict(flatten_fields(run.method))
     shown_fields = ("weight", "threshold", "temperature") if is_text else ("weight", "threshold")
-    settings = [
-        f", {name} {method_fields[name]:.3g}" for name in shown_fields if name in method_fields
-    ]
+    shown = [(name, method_fields[name]) for name in shown_fields if name in method_fields]
+    settings = "".join(f", {name} {value:.3g}" for name, value in shown)
     texts = {"texts": f"{text.length} tokens, of longer ones the {text.keep_side}"}
     rho = f", ρ = {l2i.rho:g}" if l2i.rho != L2I().rho else ""
     return {
-        "method": run.method.name + ("".join(settings) if run.method.uses_pseudo_labels else ""),
+        "method": run.method.name + (settings if run.method.uses_pseudo_labels else ""),
         "network": _describe_network(run.model),
         **(texts if is_text else {}),
         "weak view": _describe_view(run.data.weak),
@@ -274,13 +263,10 @@ def describe_run(run: Run) -> dict[str, str]:
 def _describe_network(network: ModelConfig) -> str:
     if network.name != "encoder":
         return f"{network.name}, width {network.width}, depth {network.depth}"
-    frozen = {
-        "none": "",
-        "embeddings": ", word embeddings not trained",
-        "encoder": ", of which only the head is trained",
-    }
+    frozen = {"embeddings": ", word embeddings not trained"}
+    frozen["encoder"] = ", of which only the head is trained"
     dropout = f"dropout {network.dropout:g} before the head"
-    return f"encoder {network.weights}, {dropout}{frozen[network.freeze]}"
+    return f"encoder {network.weights}, {dropout}{frozen.get(network.freeze, '')}"
 
 
 def _describe_view(view: Augment | TokenAugment) -> str:

@@ -27,7 +27,6 @@ from l2i.fit.modules import (
     count_outputs,
     encode_inputs,
     load_network,
-    select_columns,
 )
 from l2i.fit.preprocess import (
     Column,
@@ -55,9 +54,8 @@ def export(folder: str | Path, out: str | Path) -> Path:
     path, fit_dir = check_output_file(out, MODEL_SUFFIXES), Path(folder)
     is_onnx = path.suffix.lower() == ".onnx"
     if is_onnx and not all(find_spec(name) for name in ONNX_PACKAGES):
-        raise InputError(
-            "a file for ONNX needs pip install 'l2i[export]'; one that ends in .pt2 does not"
-        )
+        need = "a file for ONNX needs pip install 'l2i[export]'"
+        raise InputError(f"{need}; one that ends in .pt2 does not")
     fitted, _ = read_fit(fit_dir)
     inputs = _load_exportable_inputs(fitted, fit_dir)
     model = EndToEndModel(Predictor(load_network(fit_dir, fitted), fitted), inputs).eval()
@@ -109,17 +107,13 @@ def _make_examples(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) ->
         images = rng.uniform(inputs.low, inputs.high, size=shape).astype(dtype)
         return _ExampleBatch(images, {"images": images}, {"images": images})
     frame = pd.DataFrame({column.name: _sample_column(column, rng) for column in inputs.columns})
-    numbers, categories = select_columns(inputs, "number"), select_columns(inputs, "category")
-    frame = frame.astype({column.name: dtype for column in numbers})
-    string_feeds: NamedArrays = {}
-    if numbers:
-        string_feeds["numbers"] = frame[[c.name for c in numbers]].to_numpy()
-    code_feeds = dict(string_feeds)
+    frame = frame.astype({column.name: dtype for column in inputs.select("number")})
+    code_feeds = inputs.to_arrays(frame)
+    if "numbers" in code_feeds:
+        code_feeds["numbers"] = code_feeds["numbers"].astype(dtype)
+    string_feeds, categories = dict(code_feeds), inputs.select("category")
     if categories:
-        words = frame[[c.name for c in categories]].to_numpy(dtype=object)
-        codes = [[_encode_values(c).get(word, -1) for word in frame[c.name]] for c in categories]
-        string_feeds["categories"] = words
-        code_feeds["categories"] = np.ascontiguousarray(np.array(codes, dtype=np.int64).T)
+        string_feeds["categories"] = frame[[c.name for c in categories]].to_numpy(dtype=object)
     return _ExampleBatch(frame, string_feeds, code_feeds)
 
 
@@ -129,10 +123,6 @@ def _sample_column(column: Column, rng: np.random.Generator) -> NDArray[Any]:
     unknown = max(column.values, key=len) + "?"  # longer than all known values
     known_values = rng.choice(np.array(column.values, dtype=object), size=NUM_EXAMPLE_ROWS - 2)
     return np.array([BLANK, unknown, *known_values], dtype=object)
-
-
-def _encode_values(column: Column) -> dict[str, int]:
-    return {word: code for code, word in enumerate(column.values)}
 
 
 def _build_metadata(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) -> dict[str, Any]:
@@ -145,13 +135,15 @@ def _build_metadata(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) -
     if isinstance(inputs, TablePreprocessor):
         input_metadata = _describe_table_inputs(inputs, dtype)
     else:
-        input_metadata = _describe_image_inputs(inputs, dtype, fitted.shape)
+        array_format = f"{dtype} [N, {', '.join(map(str, fitted.shape))}]"
+        levels = f"already of this size, black at {inputs.low:g} and white at {inputs.high:g}"
+        input_metadata = {"inputs": {"images": f"{array_format}: {levels}"}, "shape": fitted.shape}
     target_metadata = {"classes": fitted.classes, "targets": fitted.targets}
     return {**target_metadata, **input_metadata, "outputs": outputs, "l2i_version": version("l2i")}
 
 
 def _describe_table_inputs(inputs: TablePreprocessor, dtype: str) -> dict[str, Any]:
-    numbers, categories = select_columns(inputs, "number"), select_columns(inputs, "category")
+    numbers, categories = inputs.select("number"), inputs.select("category")
     descriptions: dict[str, str] = {}
     if numbers:
         descriptions["numbers"] = f"{dtype} [N, {len(numbers)}]: raw values, NaN where blank"
@@ -165,14 +157,6 @@ def _describe_table_inputs(inputs: TablePreprocessor, dtype: str) -> dict[str, A
         "categories": [{"name": c.name, "values": c.values} for c in categories],
     }
     return {"inputs": descriptions, "columns": columns}
-
-
-def _describe_image_inputs(
-    inputs: ImagePreprocessor, dtype: str, shape: tuple[int, ...]
-) -> dict[str, Any]:
-    array_format = f"{dtype} [N, {', '.join(map(str, shape))}]"
-    value_range = f"already of this size, black at {inputs.low:g} and white at {inputs.high:g}"
-    return {"inputs": {"images": f"{array_format}: {value_range}"}, "shape": shape}
 
 
 def _trace_model(model: EndToEndModel, feeds: NamedArrays) -> torch.export.ExportedProgram:
@@ -217,7 +201,7 @@ def _serialize_onnx(
     for value in (*graph.input, *graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "N"
     if isinstance(inputs, TablePreprocessor):
-        _insert_label_encoders(model, select_columns(inputs, "category"))
+        _insert_label_encoders(model, inputs.select("category"))
     properties = {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in metadata.items()
@@ -237,17 +221,16 @@ def _insert_label_encoders(model: Any, columns: list[Column]) -> None:
     words, codes = ([f"{name}_{i}" for i in range(count)] for name in ("words", "codes"))
     nodes = [helper.make_node("Split", ["categories"], words, axis=1, num_outputs=count)]
     for word, code, column in zip(words, codes, columns, strict=True):
-        code_by_word = _encode_values(column)
+        code_by_word = {word: code for code, word in enumerate(column.values)}
         if BLANK in code_by_word:  # onnxruntime reads pandas' blank cells as "nan"
             code_by_word.setdefault("nan", code_by_word[BLANK])
         attributes: dict[str, Any] = {
+            "domain": ONNX_ML_DOMAIN,
             "keys_strings": list(code_by_word),
             "values_int64s": list(code_by_word.values()),
             "default_int64": -1,
         }
-        nodes.append(
-            helper.make_node("LabelEncoder", [word], [code], domain=ONNX_ML_DOMAIN, **attributes)
-        )
+        nodes.append(helper.make_node("LabelEncoder", [word], [code], **attributes))
     nodes += [helper.make_node("Concat", codes, ["codes"], axis=1), *graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -276,9 +259,8 @@ def check_outputs_match(
     tolerance = TOLERANCE * scale + RELATIVE_TOLERANCE * np.abs(expected)
     is_same = values.shape == expected.shape and (np.abs(values - expected) <= tolerance).all()
     if not is_same or ("label" in outputs and (outputs["label"] != values.argmax(axis=1)).any()):
-        raise RuntimeError(
-            "the exported model does not answer as the fitted one does, so no file was written"
-        )
+        problem = "the exported model does not answer as the fitted one does"
+        raise RuntimeError(f"{problem}, so no file was written")
 
 
 @contextmanager

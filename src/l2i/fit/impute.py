@@ -166,15 +166,10 @@ def to_class_array(classes: tuple[str, ...]) -> NDArray[Any]:
     return np.array(classes, dtype=object)
 
 
-def to_csv(frame: pd.DataFrame) -> str:
-    """Return a table as CSV text."""
-    return str(frame.to_csv(index=False))
-
-
 def write_table(out: str, frame: pd.DataFrame) -> None:
     """Write a table as CSV or Parquet; an existing file is replaced only by a complete one."""
     path = check_output_file(out, TABLE_SUFFIXES)
     is_csv = path.suffix.lower() == ".csv"
-    content = to_csv(frame).encode() if is_csv else frame.to_parquet(index=False)
+    content = frame.to_csv(index=False).encode() if is_csv else frame.to_parquet(index=False)
     with translate_write_errors(out):
         write_atomic(path, content)

@@ -16,18 +16,18 @@ from l2i.bilevel.functional import Params
 from l2i.config import Run
 from l2i.config.validate import validate
 from l2i.data.samples import Samples
-from l2i.data.transforms.image import Normalize
 from l2i.errors import InputError
 from l2i.fit.artifact import FitArtifact
 from l2i.fit.preprocess import (
-    Column,
+    MAX_MEAN_STD_RATIO,
+    ImageEncoder,
     ImagePreprocessor,
+    TableEncoder,
     TablePreprocessor,
     TextPreprocessor,
     find_saved_encoder,
     load_preprocessor,
 )
-from l2i.fit.readers.columns import ColumnKind
 from l2i.models import MODELS
 from l2i.models.base import ModelConfig
 from l2i.registry import load_registered
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ExportableInputs = TablePreprocessor | ImagePreprocessor
-MAX_MEAN_STD_RATIO = 1e3  # beyond which float32 has too few digits left for what varies
-MIN_FLOAT32_STD = 1e-30  # float32 holds it, and its inverse, with room to spare
 
 
 def load_network(folder: Path, fitted: FitArtifact) -> nn.Module:
@@ -142,98 +140,6 @@ class Predictor(nn.Module):
     def decode(self, outputs: Tensor) -> Tensor:
         """Return logits as they are, and standardised targets in their units."""
         return outputs if self.is_classifier else outputs.to(self.std.dtype) * self.std + self.mean
-
-
-class TableEncoder(nn.Module):
-    """TablePreprocessor for exported models, without texts.
-
-    Takes raw numbers, NaN if blank, and categories as indices into their column's values. In
-    float32 if that is precise enough, whereas TablePreprocessor computes in float64.
-    """
-
-    mean: Tensor  # [Fn]
-    rest: Tensor  # [Fn], what rounding takes from the mean
-    std: Tensor  # [Fn]
-    flagged: Tensor  # [B], the numbers with an input that marks blanks
-    owner: Tensor  # [K], the column of each category
-    place: Tensor  # [K], and its index there
-    order: Tensor  # [E], where each input lies among numbers, flags and categories
-
-    def __init__(self, inputs: TablePreprocessor) -> None:
-        super().__init__()
-        numbers, categories = select_columns(inputs, "number"), select_columns(inputs, "category")
-        needs_float64 = any(_needs_float64(c.mean, c.std) for c in numbers)
-        self.dtype = torch.float64 if needs_float64 else torch.float32
-        mean = torch.tensor([c.mean for c in numbers], dtype=torch.float64)
-        self.register_buffer("mean", mean.to(self.dtype))
-        self.register_buffer("rest", (mean - self.mean.double()).to(self.dtype))
-        self.register_buffer("std", torch.tensor([c.std for c in numbers], dtype=self.dtype))
-        index_buffers = {
-            "flagged": [i for i, c in enumerate(numbers) if c.blanks],
-            "owner": [i for i, c in enumerate(categories) for _ in c.values],
-            "place": [k for c in categories for k in range(c.width)],
-            "order": _compute_input_order(inputs.columns),
-        }
-        for name, indices in index_buffers.items():
-            self.register_buffer(name, torch.tensor(indices, dtype=torch.long))
-
-    def forward(self, numbers: Tensor | None = None, categories: Tensor | None = None) -> Tensor:
-        parts: list[Tensor] = []
-        if numbers is not None:
-            is_blank = numbers.isnan()
-            standardized = (numbers - self.mean - self.rest) / self.std
-            parts.append(torch.where(is_blank, 0.0, standardized).float())
-            parts += [is_blank.index_select(1, self.flagged).float()] if len(self.flagged) else []
-        if categories is not None:
-            parts.append((categories.index_select(1, self.owner) == self.place).float())
-        return torch.cat(parts, dim=1).index_select(1, self.order)
-
-
-def select_columns(inputs: TablePreprocessor, kind: ColumnKind) -> list[Column]:
-    """Return the columns of one kind, in order."""
-    return [column for column in inputs.columns if column.kind == kind]
-
-
-def _compute_input_order(columns: tuple[Column, ...]) -> list[int]:
-    """Return where the inputs of the columns lie among all numbers, then flags, then categories."""
-    has_flag = [column.blanks for column in columns if column.kind == "number"]
-    number, flag, category = 0, len(has_flag), len(has_flag) + sum(has_flag)
-    order: list[int] = []
-    for column in columns:
-        if column.kind == "number":
-            order += [number, flag] if column.blanks else [number]
-            number, flag = number + 1, flag + column.blanks
-        else:
-            order += range(category, category + column.width)
-            category += column.width
-    return order
-
-
-class ImageEncoder(nn.Module):
-    """ImagePreprocessor for exported models; takes 8-bit grey levels, or other raw values."""
-
-    mean: Tensor  # [C, 1, 1]
-    std: Tensor  # [C, 1, 1]
-
-    def __init__(self, inputs: ImagePreprocessor) -> None:
-        super().__init__()
-        self.inputs = inputs
-        max_abs = max(abs(inputs.low), abs(inputs.high))
-        needs_float64 = _needs_float64(max_abs, inputs.high - inputs.low)
-        self.dtype = torch.float64 if needs_float64 else torch.float32
-        self.dtype = torch.uint8 if inputs.takes_uint8 else self.dtype
-        pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
-        self.register_buffer("mean", pixels.mean)
-        self.register_buffer("std", pixels.std)
-
-    def forward(self, images: Tensor) -> Tensor:
-        levels = images if self.inputs.takes_uint8 else self.inputs.round_levels(images)
-        return Normalize(self.mean, self.std).apply(levels)
-
-
-def _needs_float64(mean: float, std: float) -> bool:
-    """Return whether float32 is too coarse, or too small, for values of this mean and std."""
-    return abs(mean) > MAX_MEAN_STD_RATIO * std or not MIN_FLOAT32_STD < std < 1 / MIN_FLOAT32_STD
 
 
 class EndToEndModel(nn.Module):

@@ -16,24 +16,16 @@ from l2i.data.samples import Splits
 from l2i.data.tokenization import Text
 from l2i.errors import InputError
 from l2i.files.output import write_atomic
+from l2i.fit import defaults
 from l2i.fit.artifact import META_FILE, Choice, FitArtifact, FitRows, read_fit, write_fit
 from l2i.fit.candidates import TrainedCandidate, assemble_fit, make_snapshot_writer, make_title
-from l2i.fit.defaults import (
-    Facts,
-    choose_method,
-    choose_num_evals,
-    choose_run,
-    choose_update,
-    explain_choices,
-    with_steps,
-)
 from l2i.fit.options import FitOptions
 from l2i.fit.predict import resolve_fit_dir
 from l2i.fit.preprocess import INFER_LENGTH, save_encoder
 from l2i.fit.readers.source import Source, read_source
 from l2i.fit.split import PreparedData, prepare_data
 from l2i.training.loading import load_trainer
-from l2i.training.run import train_keeping_trainer
+from l2i.training.run import train
 from l2i.training.run_dir import LOCK_FILE, lock_run_dir
 from l2i.training.setup import pick_device, use_threads
 from l2i.training.trainer import Trainer
@@ -94,18 +86,21 @@ def preliminary_run(source: Source, options: FitOptions) -> Run:
     is_unlabeled = labels < 0 if source.classes is not None else np.isnan(labels).any(axis=1)
     shape = tuple(source.inputs.shape[1:]) if source.encoder is None else (INFER_LENGTH,)
     facts = _make_facts(source, shape, int((~is_unlabeled).sum()), int(is_unlabeled.sum()))
-    method, _ = choose_method(facts, options.method)
+    method, _ = defaults.choose_method(facts, options.method)
     run = Run(data=Data(text=Text(length=INFER_LENGTH)) if facts.is_text else Data(), method=method)
-    return replace(run, l2i={"update": choose_update(method)})
+    return replace(run, l2i={"update": defaults.choose_update(method)})
 
 
-def _make_facts(source: Source, shape: tuple[int, ...], labeled: int, unlabeled: int) -> Facts:
-    return Facts(
+def _make_facts(
+    source: Source, shape: tuple[int, ...], labeled: int, unlabeled: int, has_gpu: bool = False
+) -> defaults.Facts:
+    return defaults.Facts(
         shape=shape,
         classes=None if source.classes is None else len(source.classes),
         labeled=labeled,
         unlabeled=unlabeled,
         has_points=source.points,
+        has_gpu=has_gpu,
         is_text=source.encoder is not None,
         weights=source.encoder,
     )
@@ -116,34 +111,32 @@ def plan_run(
 ) -> tuple[Run, tuple[Choice, ...]]:
     """Return the validated run for the data, and the reason for each choice."""
     splits, shape = data.splits, tuple(data.x.shape[1:])
-    facts = _make_facts(data.source, shape, len(splits.labeled.x), len(splits.unlabeled.x))
+    num_labeled, num_unlabeled = len(splits.labeled.x), len(splits.unlabeled.x)
     has_gpu = pick_device(preliminary.device).type == "cuda"
-    facts = dataclasses.replace(facts, has_gpu=has_gpu)
-    default_run, reasons = choose_run(facts, method=options.method)
+    facts = _make_facts(data.source, shape, num_labeled, num_unlabeled, has_gpu)
+    default_run, reasons = defaults.choose_run(facts, method=options.method)
     default_run = replace(default_run, probe_samples=min(MAX_PROBE_SAMPLES, len(splits.test.x)))
-    run = override(with_steps(default_run, override(default_run).steps, choose_num_evals(facts)))
+    steps, num_evals = override(default_run).steps, defaults.choose_num_evals(facts)
+    run = override(defaults.with_steps(default_run, steps, num_evals))
     check_model_choice(run, default_run)
     validate(run)
     if facts.is_text and preliminary.data.text.length != INFER_LENGTH:
         reasons["texts"] = "as asked"
-    return run, explain_choices(run, default_run, reasons)
+    return run, defaults.explain_choices(run, default_run, reasons)
 
 
 def check_model_choice(run: Run, default_run: Run) -> None:
     """Check that texts, and only texts, are read by an encoder."""
-    if default_run.model.name == "encoder" and run.model.name != "encoder":
-        raise InputError(
-            f"--model.name {run.model.name} cannot read texts; leave it out, or leave out --encoder"
-        )
-    if default_run.model.name != "encoder" and run.model.name == "encoder":
-        raise InputError(
-            "--model.name encoder reads texts; name their column by --text and the weights by "
-            "--encoder"
-        )
-    if default_run.model.name != "encoder" and run.data.text != Text():
-        raise InputError(
-            "--data.text is for texts that an encoder reads; leave it out, or give --encoder"
-        )
+    is_text, name = default_run.model.name == "encoder", run.model.name
+    if is_text and name != "encoder":
+        fix = "leave it out, or leave out --encoder"
+        raise InputError(f"--model.name {name} cannot read texts; {fix}")
+    if not is_text and name == "encoder":
+        fix = "name their column by --text and the weights by --encoder"
+        raise InputError(f"--model.name encoder reads texts; {fix}")
+    if not is_text and run.data.text != Text():
+        fix = "leave it out, or give --encoder"
+        raise InputError(f"--data.text is for texts that an encoder reads; {fix}")
 
 
 def make_candidate_runs(
@@ -177,10 +170,8 @@ def check_fit_dir(folder: Path, identity: bytes) -> None:
     """Check that the folder is empty or holds this fit; nothing else is ever overwritten."""
     identity_path = folder / IDENTITY_FILE
     if identity_path.is_file() and identity_path.read_bytes() != identity:
-        raise InputError(
-            f"{folder} holds a fit of other data or options; choose a different --out, or remove "
-            "the folder"
-        )
+        fix = "choose a different --out, or remove the folder"
+        raise InputError(f"{folder} holds a fit of other data or options; {fix}")
     is_occupied = folder.is_dir() and any(
         p.name != LOCK_FILE and p.suffix != ".partial" for p in folder.iterdir()
     )
@@ -192,24 +183,27 @@ def train_candidate(
     data: PreparedData, name: str, run: Run, label_suffix: str = ""
 ) -> TrainedCandidate:
     """Train a candidate, and predict every row with its averaged model."""
-    folder = Path(run.out or name)
-    result, trainer = train_keeping_trainer(
-        run,
-        splits=data.splits,
-        label=make_title(name, run) + label_suffix,
-        on_evaluation=make_snapshot_writer(folder / "snapshots", data.rows_to_device),
-    )
+    folder, label = Path(run.out or name), make_title(name, run) + label_suffix
+    snapshots, trainers = folder / "snapshots", list[Trainer]()
+    write_snapshot = make_snapshot_writer(snapshots, data.rows_to_device)
+
+    def on_evaluation(trainer: Trainer, step: int) -> None:
+        write_snapshot(trainer, step)
+        if step == run.steps and _is_reported_model(trainer):
+            trainers.append(trainer)
+
+    result = train(run, splits=data.splits, label=label, on_evaluation=on_evaluation)
     with use_threads(run.threads):
-        if trainer is None or not _is_reported_model(trainer):
-            trainer, _ = load_trainer(folder, splits=data.splits, precision="float32")
-        with closing(trainer):
-            return TrainedCandidate.from_trainer(name, trainer, result, data, folder / "snapshots")
+        if not trainers:
+            trainers += load_trainer(folder, splits=data.splits, precision="float32")[:1]
+        with closing(trainers[0]) as trainer:
+            return TrainedCandidate.from_trainer(name, trainer, result, data, snapshots)
 
 
 def _is_reported_model(trainer: Trainer) -> bool:
-    """Return whether a finished trainer holds the model to report, in float32 as `predict` uses it.
+    """Return whether a trainer ends with the model to report, in float32 as `predict` uses it.
 
-    With early stopping that model is on disk; the processes of a shared run have parted by now.
+    With early stopping that model is on disk; the processes of a shared run will have parted.
     """
     is_last_step = trainer.run.report != "best"
     return is_last_step and trainer.precision == "float32" and trainer.ranks.size == 1

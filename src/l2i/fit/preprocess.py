@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from l2i.config.serialization import from_dict
 from l2i.data.datasets.imdb import clean_web_text
@@ -30,6 +30,10 @@ MIN_TEXTS_FOR_RARE_TERMS = 100  # from here on, a term must be in two texts
 ENCODER_DIR = "encoder"  # in a fit folder: config and tokenizer of the text encoder
 DEFAULT_MAX_TOKENS = 128  # per text, unless another length is requested
 LENGTH_MULTIPLE = 8  # lengths are rounded up to one
+MAX_MEAN_STD_RATIO = 1e3  # beyond which float32 has too few digits left for what varies
+MIN_FLOAT32_STD = 1e-30  # float32 holds it, and its inverse, with room to spare
+ENCODER_INPUTS = {"numbers": "number", "categories": "category", "texts": "text"}
+INPUT_KINDS = ("number", "flag", "category", "text")  # as `TableEncoder` concatenates them
 INFER_LENGTH = 0  # requested length that stands for "infer it from the texts"
 
 
@@ -53,16 +57,13 @@ class Column:
         """Return the number of inputs it becomes."""
         return 1 + self.blanks if self.kind == "number" else len(self.values)
 
-    def encode(self, values: pd.Series) -> NDArray[np.float32]:  # [N, width]
+    def extract(self, values: pd.Series) -> NDArray[Any]:
+        """Return numbers [N], category codes [N], −1 if unknown, or the TF-IDF of terms [N, T]."""
         if self.kind == "number":
-            floats = to_floats(values)
-            filled = np.where(np.isnan(floats), 0.0, (floats - self.mean) / self.std)
-            parts = [filled, np.isnan(floats)] if self.blanks else [filled]
-            return np.stack(parts, axis=1).astype(np.float32)
+            return to_floats(values)
         if self.kind == "category":
-            category_index = {value: i for i, value in enumerate(self.values)}
-            codes = np.array([category_index.get(name, -1) for name in to_strings(values)])
-            return np.asarray(codes[:, None] == np.arange(len(self.values)), dtype=np.float32)
+            codes = {value: code for code, value in enumerate(self.values)}
+            return np.array([codes.get(name, -1) for name in to_strings(values)], dtype=np.int64)
         vectorizer = _make_vectorizer(vocabulary=self.values)
         vectorizer.idf_ = np.asarray(self.weights)
         tfidf = vectorizer.transform(map(clean_web_text, to_strings(values)))
@@ -117,9 +118,8 @@ def _fit_text_column(name: str, texts: list[str]) -> Column:
     try:
         vectorizer.fit(texts)
     except ValueError:
-        raise InputError(
-            f"the text column '{name}' holds no words that could be learned from; give another"
-        ) from None
+        problem = "holds no words that could be learned from"
+        raise InputError(f"the text column '{name}' {problem}; give another") from None
     terms = tuple(vectorizer.get_feature_names_out().tolist())
     return Column(name=name, kind="text", values=terms, weights=tuple(vectorizer.idf_.tolist()))
 
@@ -141,8 +141,20 @@ class TablePreprocessor:
             if column.name not in frame.columns:
                 fix = "the model was trained with it"
                 raise InputError(f"there is no column '{column.name}'; {fix}")
-        encoded = [column.encode(frame[column.name]) for column in self.columns]
-        return np.concatenate(encoded, axis=1)
+        arrays = {name: torch.from_numpy(values) for name, values in self.to_arrays(frame).items()}
+        return np.asarray(TableEncoder(self, torch.float64)(**arrays).numpy())
+
+    def to_arrays(self, frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
+        """Return the arguments of `TableEncoder`: those for which there are columns."""
+        extracted = {
+            name: [column.extract(frame[column.name]) for column in self.select(kind)]
+            for name, kind in ENCODER_INPUTS.items()
+        }
+        return {name: np.column_stack(parts) for name, parts in extracted.items() if parts}
+
+    def select(self, kind: str) -> list[Column]:
+        """Return the columns of one kind, in order."""
+        return [column for column in self.columns if column.kind == kind]
 
     @property
     def column_layout(self) -> ColumnLayout:
@@ -158,6 +170,72 @@ class TablePreprocessor:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "table", "columns": [asdict(column) for column in self.columns]}
+
+
+class TableEncoder(nn.Module):
+    """A table's inputs in the order of its columns, also within exported models.
+
+    Takes raw numbers, NaN if blank; categories as codes; TF-IDF of texts, which are not exported.
+    By default it computes in float32 if that is precise enough.
+    """
+
+    mean: Tensor  # [Fn]
+    rest: Tensor  # [Fn], what rounding takes from the mean
+    std: Tensor  # [Fn]
+    flagged: Tensor  # [B], the numbers with an input that marks blanks
+    owner: Tensor  # [K], the column of each category
+    place: Tensor  # [K], and its index there
+    order: Tensor  # [E], where each input lies among numbers, flags, categories and terms
+
+    def __init__(self, inputs: TablePreprocessor, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        numbers, categories = inputs.select("number"), inputs.select("category")
+        needs_float64 = any(_needs_float64(c.mean, c.std) for c in numbers)
+        self.dtype = dtype or (torch.float64 if needs_float64 else torch.float32)
+        mean = torch.tensor([c.mean for c in numbers], dtype=torch.float64)
+        self.register_buffer("mean", mean.to(self.dtype))
+        self.register_buffer("rest", (mean - self.mean.double()).to(self.dtype))
+        self.register_buffer("std", torch.tensor([c.std for c in numbers], dtype=self.dtype))
+        index_buffers = {
+            "flagged": [i for i, c in enumerate(numbers) if c.blanks],
+            "owner": [i for i, c in enumerate(categories) for _ in c.values],
+            "place": [k for c in categories for k in range(c.width)],
+            "order": _compute_input_order(inputs),
+        }
+        for name, indices in index_buffers.items():
+            self.register_buffer(name, torch.tensor(indices, dtype=torch.long))
+        self.is_ordered = index_buffers["order"] == sorted(index_buffers["order"])
+
+    def forward(
+        self,
+        numbers: Tensor | None = None,
+        categories: Tensor | None = None,
+        texts: Tensor | None = None,
+    ) -> Tensor:
+        parts: list[Tensor] = []
+        if numbers is not None:
+            is_blank = numbers.isnan()
+            standardized = (numbers - self.mean - self.rest) / self.std
+            parts.append(torch.where(is_blank, 0.0, standardized).float())
+            parts += [is_blank.index_select(1, self.flagged).float()] if len(self.flagged) else []
+        if categories is not None:
+            parts.append((categories.index_select(1, self.owner) == self.place).float())
+        encoded = torch.cat(parts if texts is None else [*parts, texts], dim=1)
+        return encoded if self.is_ordered else encoded.index_select(1, self.order)
+
+
+def _compute_input_order(inputs: TablePreprocessor) -> list[int]:
+    """Return where each input lies among all numbers, then flags, then categories, then terms."""
+    kinds: list[str] = []  # of the inputs, in the order of their columns
+    for column in inputs.columns:
+        kinds += [column.kind] * (column.width - column.blanks) + ["flag"] * column.blanks
+    by_kind = sorted(range(len(kinds)), key=lambda i: INPUT_KINDS.index(kinds[i]))
+    return [int(i) for i in np.argsort(by_kind)]
+
+
+def _needs_float64(mean: float, std: float) -> bool:
+    """Return whether float32 is too coarse, or too small, for values of this mean and std."""
+    return abs(mean) > MAX_MEAN_STD_RATIO * std or not MIN_FLOAT32_STD < std < 1 / MIN_FLOAT32_STD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,14 +279,33 @@ class ImagePreprocessor:
     @property
     def normalization(self) -> Normalize:
         """Return the normalisation of grey levels."""
-        mean, std = (
-            torch.tensor(values, dtype=torch.float64).view(-1, 1, 1)
-            for values in (self.mean, self.std)
-        )
-        return Normalize(mean, std)
+        stats = torch.tensor([self.mean, self.std], dtype=torch.float64)  # [2, C]
+        return Normalize(*stats.view(2, -1, 1, 1))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "images", **asdict(self)}
+
+
+class ImageEncoder(nn.Module):
+    """ImagePreprocessor for exported models; takes 8-bit grey levels, or other raw values."""
+
+    mean: Tensor  # [C, 1, 1]
+    std: Tensor  # [C, 1, 1]
+
+    def __init__(self, inputs: ImagePreprocessor) -> None:
+        super().__init__()
+        self.inputs = inputs
+        max_abs = max(abs(inputs.low), abs(inputs.high))
+        needs_float64 = _needs_float64(max_abs, inputs.high - inputs.low)
+        self.dtype = torch.float64 if needs_float64 else torch.float32
+        self.dtype = torch.uint8 if inputs.takes_uint8 else self.dtype
+        pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
+        self.register_buffer("mean", pixels.mean)
+        self.register_buffer("std", pixels.std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        levels = images if self.inputs.takes_uint8 else self.inputs.round_levels(images)
+        return Normalize(self.mean, self.std).apply(levels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,11 +380,8 @@ class TextPreprocessor:
 def describe_truncation(ids: Tensor, tokenizer: Tokenizer) -> list[str]:
     """Note how many texts [N, L] are as long as what is read of them, or longer."""
     num_full, keep = int((ids[:, -1] != tokenizer.pad_id).sum()), tokenizer.text.keep_side
-    note = (
-        f"{num_full:,} of {len(ids):,} texts fill all {ids.shape[1]} tokens; of longer ones the "
-        f"{keep} is read"
-    )
-    return [note] if num_full else []
+    full = f"{num_full:,} of {len(ids):,} texts fill all {ids.shape[1]} tokens"
+    return [f"{full}; of longer ones the {keep} is read"] if num_full else []
 
 
 @contextmanager

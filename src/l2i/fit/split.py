@@ -51,10 +51,9 @@ class PreparedData(NamedTuple):
 
 def prepare_data(source: Source, options: FitOptions, run: Run) -> PreparedData:
     """Split, then encode; preprocessing is fitted to the rows that are trained on."""
-    split_names = assign_splits(
-        source.given_labels, validation=options.validation, test=options.test, seed=run.seed
-    )
-    if not (split_names == "validation").any():
+    shares = {"validation": options.validation, "test": options.test}
+    split_names = assign_splits(source.given_labels, **shares, seed=run.seed)
+    if "validation" not in split_names:
         fix = "give --validation 1 or more, or a share such as 0.2"
         raise InputError(f"no rows are set aside to choose by; {fix}")
     is_train = np.isin(split_names, ("labeled", "unlabeled"))
@@ -160,10 +159,7 @@ def assemble_data(
     classes = None if source.classes is None else len(source.classes)
     if classes is None and not source.points:  # float32 has too few digits for a date in seconds
         offset = np.asarray(labels[split_names == "labeled"].mean(axis=0), dtype=np.float64)
-    if classes is None:
-        y = torch.from_numpy(labels - offset).float()
-    else:
-        y = torch.from_numpy(labels).long()
+    y = torch.from_numpy(labels - offset).float() if classes is None else torch.from_numpy(labels)
     rows = Samples(x, y)
     labeled, unlabeled, validation, test = (
         rows.take(torch.from_numpy(np.flatnonzero(split_names == name)))
@@ -173,11 +169,6 @@ def assemble_data(
     if run.l2i.holdout == "separate" and run.l2i.update != "off":
         groups = split_holdout(group_by_class(labeled.y, train_rows, classes))
         train_rows, holdout_rows = map(torch.cat, groups)
-    normalization, columns = None, None
-    if isinstance(preprocessor, ImagePreprocessor):
-        normalization = preprocessor.normalization
-    if isinstance(preprocessor, TablePreprocessor):
-        columns = preprocessor.column_layout
     splits = Splits(
         labeled=labeled.take(train_rows),
         unlabeled=unlabeled,
@@ -186,8 +177,8 @@ def assemble_data(
         test=test,
         classes=classes,
         has_landmarks=source.points,
-        normalization=normalization,
-        columns=columns,
+        normalization=getattr(preprocessor, "normalization", None),  # of images
+        columns=getattr(preprocessor, "column_layout", None),  # of tables
         vocabulary=vocabulary,
     )
     return PreparedData(source, preprocessor, split_names, x, y, splits, offset)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -43,29 +44,14 @@ def train(
     name in the progress bar. `on_evaluation` is called with the trainer and the step at every
     evaluation; in a resumed run, some steps come twice.
     """
-    return train_keeping_trainer(
-        run, splits=splits, model=model, quiet=quiet, label=label, on_evaluation=on_evaluation
-    )[0]
-
-
-def train_keeping_trainer(
-    run: Run,
-    *,
-    splits: Splits | None = None,
-    model: nn.Module | None = None,
-    quiet: bool = False,
-    label: str | None = None,
-    on_evaluation: EvalCallback | None = None,
-) -> tuple[Result, Trainer | None]:
-    """Train as `train` does; also return the closed trainer, or None if the run was done."""
     with (
         StopRequest() as stop,
         _open_training(run, stop, splits=splits, model=model, quiet=quiet, label=label) as training,
     ):
         if isinstance(training, Result):
-            return training, None
+            return training
         training.on_evaluation = on_evaluation
-        return training.finish(), training.trainer
+        return training.finish()
 
 
 @contextmanager
@@ -99,7 +85,7 @@ def _open_training(
         devices = [trainer.device] if trainer.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices))
         torch.manual_seed(run.seed)
-        loop = TrainingLoop(trainer, folder, stop, quiet=quiet, label=label)
+        loop = TrainingLoop(trainer, folder, stop, quiet=quiet, label=label or "")
         yield stack.enter_context(closing(loop))
 
 
@@ -111,8 +97,7 @@ def _read_finished_result(
     if ranks.is_main:
         folders.check_available(folder, run)
         result = read_result(folder)
-        if result is not None:
-            payload = json.dumps(asdict(result)).encode()
+        payload = b"" if result is None else json.dumps(asdict(result)).encode()
         if result is not None and splits is not None:
             meta = latest_valid(folder / "checkpoints")[1]
             cpu_splits = splits.to(torch.device("cpu"), param_dtype(run))  # as for the fingerprint
@@ -126,19 +111,16 @@ def _check_settings_agree(run: Run, ranks: ProcessGroup) -> None:
     main_run = from_json(json.loads(ranks.broadcast_bytes(json.dumps(to_json(run)).encode())))
     mismatches = folders.find_differences(to_json(main_run), to_json(run))
     if mismatches:
-        raise InputError(
-            f"process {ranks.rank} has other settings than process 0 ({'; '.join(mismatches[:4])})"
-        )
+        listed = "; ".join(mismatches[:4])
+        raise InputError(f"process {ranks.rank} has other settings than process 0 ({listed})")
 
 
 def _check_data_agree(trainer: Trainer) -> None:
     """Check that all processes, which read their own machine's files, have the same samples."""
     fingerprint = trainer.splits.fingerprint()
     if trainer.ranks.broadcast_bytes(fingerprint.encode()) != fingerprint.encode():
-        raise InputError(
-            f"process {trainer.ranks.rank} reads other data than process 0; "
-            "give all machines the same --data.root"
-        )
+        problem = f"process {trainer.ranks.rank} reads other data than process 0"
+        raise InputError(f"{problem}; give all machines the same --data.root")
 
 
 def train_many(runs: Sequence[Run], *, concurrent_runs: int = 0) -> Iterator[Result]:
@@ -175,12 +157,8 @@ def _train_in_parallel(runs: Sequence[Run]) -> list[Result]:
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest())
         visible_run = next((run for run in runs if read_result(resolve_run_dir(run)) is None), None)
-        opened = [
-            stack.enter_context(
-                _open_training(run, stop, quiet=run is not visible_run, label=label)
-            )
-            for run in runs
-        ]
+        open_run = partial(_open_training, stop=stop, label=label)
+        opened = [stack.enter_context(open_run(run, quiet=run is not visible_run)) for run in runs]
         trainings = [training for training in opened if isinstance(training, TrainingLoop)]
         results = _step_round_robin(trainings)
         return [results[entry] if isinstance(entry, TrainingLoop) else entry for entry in opened]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -21,7 +22,7 @@ KIND_TITLES = {"number": "numbers", "category": "categories", "text": "text"}
 BLANK = ""  # a blank cell among strings
 MAX_CATEGORIES = 100  # per column; rarer ones count as unknown
 INDEX_NAME_WORDS = {"id", "ids", "idx", "index", "row", "rows", "rowid", "unnamed"}
-INTEGER_AS_FLOAT = re.compile(r"([+-]?\d+)\.0+")
+INTEGER_AS_FLOAT = re.compile(r"\A([+-]?\d+)\.0+\Z")
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_CLASSES = 10_000
 MAX_INTEGER_CLASSES = 20  # integers with more distinct values are numbers, not classes
@@ -31,11 +32,9 @@ NO_UNLABELED_NOTE = "no unlabelled rows: only the supervised model will be train
 
 def check_unique_names(path: Path, names: Sequence[str]) -> None:
     """Raise InputError if two columns have the same name."""
-    previous_names: set[str] = set()
-    for name in names:
-        if name in previous_names:
-            raise InputError(f"{path} has two columns named '{name}'; rename one of them")
-        previous_names.add(name)
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InputError(f"{path} has two columns named '{repeated[0]}'; rename one of them")
 
 
 def to_strings(values: pd.Series) -> list[str]:
@@ -46,8 +45,7 @@ def to_strings(values: pd.Series) -> list[str]:
 
 def to_category_names(values: pd.Series) -> list[str]:
     """Convert a column to strings, without the '.0' that programs add to integers beside blanks."""
-    matches = [(name, INTEGER_AS_FLOAT.fullmatch(name)) for name in to_strings(values)]
-    return [match[1] if match else name for name, match in matches]
+    return [INTEGER_AS_FLOAT.sub(r"\1", name) for name in to_strings(values)]
 
 
 def to_floats(
@@ -165,8 +163,8 @@ def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | Sk
     name, present = values.name, values.dropna()
     if present.empty:
         if forced is not None:
-            fix = "name another"
-            raise InputError(f"column '{name}', named by --{forced}, is blank in every row; {fix}")
+            problem = "is blank in every row; name another"
+            raise InputError(f"column '{name}', named by --{forced}, {problem}")
         return SkippedColumn("blank in every row")
     num_distinct = int(present.nunique())
     if num_distinct == 1 and len(present) == len(values) > 1:
@@ -209,8 +207,7 @@ def _describe_skipped(skipped: dict[str, SkippedColumn]) -> list[str]:
 def _describe_kinds(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list[str]:
     notes = []
     for kind, title in KIND_TITLES.items():
-        names = [name for name in kinds if kinds[name] == kind]
-        if names:
+        if names := [name for name in kinds if kinds[name] == kind]:
             notes.append(f"read as {title}: {format_names(names)}")
     for name in kinds:
         count = int(inputs[name].nunique()) if kinds[name] == "category" else 0
@@ -308,13 +305,10 @@ def _describe_classes(target: str, labels: NDArray[np.int64], names: list[str]) 
     counts = np.bincount(labels[labels >= 0], minlength=len(names)).tolist()
     class_counts = list(zip(names, counts, strict=True))
     class_list = join_truncated([f"'{name}' ({count:,})" for name, count in class_counts])
-    notes = [f"target '{target}' has {len(names):,} classes: {class_list}"]
-    notes.append(_describe_labeled(labels >= 0))
+    title = f"target '{target}' has {len(names):,} classes: {class_list}"
     singletons = format_names([name for name, count in class_counts if count == 1])
-    if singletons:
-        limit = "with one label, a class cannot be in both training and validation"
-        notes.append(f"{limit}: {singletons}")
-    return tuple(notes)
+    limit = f"with one label, a class cannot be in both training and validation: {singletons}"
+    return (title, _describe_labeled(labels >= 0), *([limit] if singletons else []))
 
 
 def _describe_labeled(is_labeled: NDArray[np.bool_]) -> str:

@@ -93,10 +93,9 @@ def _make_parse_error(path: Path, message: str) -> InputError:
         reason = " ".join(message.split())[:120]
         return InputError(f"{path} cannot be read as a table ({reason}); fix it")
     expected, line, actual = match.groups()
+    problem = f"{actual} cells where there should be {expected}"
     fix = "fix the line, with quotes around cells that hold the separator"
-    return InputError(
-        f"{path}, line {line}: {actual} cells where there should be {expected}; {fix}"
-    )
+    return InputError(f"{path}, line {line}: {problem}; {fix}")
 
 
 def _detect_encoding(path: Path, encoding: str) -> str:
@@ -140,9 +139,8 @@ def _iter_lines(path: Path, file: TextIO) -> Iterator[str]:
     """Yield the lines of a file; raise InputError for one longer than any header may be."""
     while line := file.readline(MAX_LINE_CHARS):
         if len(line) == MAX_LINE_CHARS:
-            raise InputError(
-                f"{path} begins with a line of {MAX_LINE_CHARS:,} characters or more; fix it"
-            )
+            length = f"{MAX_LINE_CHARS:,} characters or more"
+            raise InputError(f"{path} begins with a line of {length}; fix it")
         yield line
 
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 READABLE_SUFFIXES = (*IMAGE_SUFFIXES, ".gif")
 SUFFIX_LIST = ", ".join(READABLE_SUFFIXES)
 UNLABELED_DIRS = ("unlabeled", "unlabelled")
-FOLDER_LAYOUT_HINT = (
-    "make a folder of images for each class, and one named 'unlabeled' for the others"
-)
+LAYOUT_HINT = "make a folder of images for each class, and one named 'unlabeled' for the others"
 
 
 class ImageFileList(NamedTuple):
@@ -41,7 +39,7 @@ def list_class_files(folder: Path) -> tuple[ImageFileList, pd.DataFrame, tuple[s
     class_names = [name for name in folders if name.lower() not in UNLABELED_DIRS]
     if not class_names:
         kind = "a folder without class folders" if children else "an empty folder"
-        raise InputError(f"{folder} is {kind}; {FOLDER_LAYOUT_HINT}")
+        raise InputError(f"{folder} is {kind}; {LAYOUT_HINT}")
     paths: list[str] = []
     labels: list[str | None] = []
     for name in class_names:
@@ -67,7 +65,7 @@ def _list_class_images(shown_path: Path, path: str, root: str) -> list[str]:
     subdirs = [entry.name for entry in children if entry.is_dir()]
     if subdirs:
         problem = f"has folders in it, such as '{subdirs[0]}'"
-        raise InputError(f"the class folder {shown_path} {problem}; {FOLDER_LAYOUT_HINT}")
+        raise InputError(f"the class folder {shown_path} {problem}; {LAYOUT_HINT}")
     images = [entry.path for entry in children if _is_image(entry)]
     if not images:
         fix = "fill or remove it"
@@ -124,9 +122,8 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 def _make_file_list(paths: list[str], root: str) -> ImageFileList:
     relative_paths = [Path(path).relative_to(root).as_posix() for path in paths]
-    return ImageFileList(
-        paths, [os.fsencode(path).decode("utf-8", "replace") for path in relative_paths]
-    )
+    names = [os.fsencode(path).decode("utf-8", "replace") for path in relative_paths]
+    return ImageFileList(paths, names)
 
 
 def resolve_listed_files(column: pd.Series, table: Path) -> ImageFileList:

@@ -79,9 +79,8 @@ def read_image_files(
         check_image_memory(len(rows), spec)
         return spec
 
-    images = decode_image_files(
-        files, choose_spec, skip_unreadable=options.skip_unreadable, progress=progress
-    )
+    skip = options.skip_unreadable
+    images = decode_image_files(files, choose_spec, skip_unreadable=skip, progress=progress)
     pixels, spec = images.pixels, images.spec
     if options.grey == "auto" and spec.channels == 3 and _is_all_grey(pixels):
         pixels, spec = np.ascontiguousarray(pixels[:, :1]), spec._replace(channels=1)

@@ -44,9 +44,8 @@ def read_parquet_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     if index_columns:
         notes.append(f"left out, as the row names that pandas wrote: {format_names(index_columns)}")
     if nested:
-        notes.append(
-            f"left out, as their cells are neither words nor numbers: {format_names(nested)}"
-        )
+        why = "as their cells are neither words nor numbers"
+        notes.append(f"left out, {why}: {format_names(nested)}")
     return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows)), tuple(notes)
 
 
@@ -144,9 +143,8 @@ def _read_row_batches(path: Path, reader: Any, num_groups: int, leaves: list[int
 
     batch_rows = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_CELLS // max(1, len(leaves))))
     batches, text_bytes = [], 0
-    for batch in reader.iter_batches(
-        batch_rows, range(num_groups), column_indices=leaves, use_threads=False
-    ):
+    options = {"column_indices": leaves, "use_threads": False}
+    for batch in reader.iter_batches(batch_rows, range(num_groups), **options):
         batches.append(batch)
         text_bytes += sum(map(_count_text_bytes, batch.columns))
         check_memory(path, text_bytes, SHRINK_HINT)

@@ -63,10 +63,7 @@ TABLE_TYPES = {"layout": str, "encoding": str, "separator": str, "id": NAME, "im
 IMAGE_TYPES = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}
 IMAGE_DTYPES = ("uint8", "float32")
 MAX_CELL_CHARS, MAX_TEXT_CHARS = 200, 400  # shown of a row
-BAG_OF_WORDS_NOTE = (
-    "texts are read by their words; "
-    "--encoder bert-base-uncased reads them with a pretrained network"
-)
+ENCODER_HINT = "--encoder bert-base-uncased reads them with a pretrained network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +100,8 @@ class Source(InputRows):
         """Return a row as shown in a report."""
         if isinstance(self.inputs, np.ndarray):
             return RowPreview(row=row, png_base64=encode_thumbnail(self.inputs[row]))
-        fields = {
-            name: _format_cell(self.inputs[name].iloc[row], kind)
-            for name, kind in self.kinds.items()
-        }
+        cells = self.inputs.iloc[row]
+        fields = {name: _format_cell(cells[name], kind) for name, kind in self.kinds.items()}
         return RowPreview(row=row, fields=fields)
 
 
@@ -245,11 +240,10 @@ def _read_folder_source(path: Path, options: ReadOptions, progress: Progress) ->
         fix = "for other targets give a CSV of paths with --image COLUMN"
         raise InputError(f"{path} has classes as folders; {fix}")
     files, classes, notes = list_class_files(path)
-    read_targets(classes, "classification")  # report wrong classes before reading images
+    task: TaskKind = "classification"
+    read_targets(classes, task)  # report wrong classes before reading images
     images = read_image_files(files, options, None, progress)
-    return _make_image_source(
-        images, files.names, options, "folder", classes, "classification", notes
-    )
+    return _make_image_source(images, files.names, options, "folder", classes, task, notes)
 
 
 def _read_array_source(path: Path, options: ReadOptions) -> Source:
@@ -281,7 +275,7 @@ def _make_table_source(
 ) -> Source:
     if options.encoder is None:
         inputs = infer_columns(frame, text=options.text, category=options.category)
-        hints = [BAG_OF_WORDS_NOTE] if options.text else []
+        hints = [f"texts are read by their words; {ENCODER_HINT}"] if options.text else []
     else:
         inputs, hints = select_text_columns(frame, options.text), []
     title = f"a table of {pluralize(len(ids), 'row')}"
@@ -412,9 +406,8 @@ def _read_new_images(
         ids, id_notes = _get_new_row_ids(frame, saved)
         files, notes = resolve_listed_files(frame[name], path), [*table_notes, *id_notes]
     check_image_memory(len(ids), spec)
-    images = decode_image_files(
-        files, lambda *_: spec, skip_unreadable=saved["skip_unreadable"], progress=progress
-    )
+    skip = saved["skip_unreadable"]
+    images = decode_image_files(files, lambda *_: spec, skip_unreadable=skip, progress=progress)
     return _make_new_images(images, ids, notes)
 
 

@@ -173,11 +173,8 @@ def draw_histogram(
     low, high = bounds
     x_axis, y_axis = _make_x_axis(low, high), _make_y_axis([0, *counts])
     width = (x_axis(high) - x_axis(low)) / len(counts)
-    marks = [
-        _draw_column(LEFT + i * width + 0.5, width - 1, y_axis, count)
-        for i, count in enumerate(counts)
-        if count
-    ]
+    bins = [(LEFT + i * width, count) for i, count in enumerate(counts) if count]
+    marks = [_draw_column(left + 0.5, width - 1, y_axis, count) for left, count in bins]
     if low <= threshold <= high:
         at = x_axis(threshold)
         offset, anchor = (-6, "end") if at > WIDTH / 2 else (6, "start")
@@ -185,8 +182,8 @@ def draw_histogram(
             render_tag("line", class_="mark", x1=at, x2=at, y1=TOP - 6, y2=HEIGHT - BOTTOM),
             _draw_tick_label(threshold_label, at + offset, TOP, anchor),
         ]
-    bins = ", ".join(map(str, counts))
-    label = f"{title}: {sum(counts):,} rows between {low:.3g} and {high:.3g}, in bins of {bins}"
+    sizes = ", ".join(map(str, counts))
+    label = f"{title}: {sum(counts):,} rows between {low:.3g} and {high:.3g}, in bins of {sizes}"
     return Chart(title, _render_with_axes(label, x_axis, y_axis, *marks, x_name=x, y_name="rows"))
 
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from l2i.fit.artifact import Candidate, FitArtifact, FitRows
+from l2i.fit.artifact import Candidate, FitArtifact, FitRows, Mask
 from l2i.fit.options import pluralize
 from l2i.fit.report.formatting import format_metric, format_significant
 
@@ -94,9 +94,8 @@ def _compare_candidates(
         pair = f"{ours.title} is wrong on {values[0]} of {row_count}, {theirs.title} on {values[1]}"
     else:
         values = [format_significant(metric.value) for metric in metrics]
-        pair = (
-            f"{ours.title} has an RMSE of {values[0]} on {row_count}, {theirs.title} of {values[1]}"
-        )
+        pair = f"{ours.title} has an RMSE of {values[0]} on {row_count}, "
+        pair += f"{theirs.title} of {values[1]}"
     facts = f"{pair} ({_format_gap(gap, is_classification=is_classification)})"
     if not gap.is_significant:
         return Sentence(f"Whether {treatment} {verb} cannot be told", facts)
@@ -147,15 +146,11 @@ def _explain_selection(fitted: FitArtifact) -> str:
 
 
 def _make_footnotes(fitted: FitArtifact, split: str, *, has_both: bool) -> list[str]:
-    notes = [
-        "± is one standard error of the difference, paired row by row; it counts from two of them "
-        "on."
-    ]
+    paired = "± is one standard error of the difference, paired row by row"
+    notes = [f"{paired}; it counts from two of them on."]
     if has_both:
-        notes.append(
-            "The unlabelled rows are judged by the better of the two networks on the validation "
-            "rows."
-        )
+        judge = "the better of the two networks on the validation rows"
+        notes.append(f"The unlabelled rows are judged by {judge}.")
     if split == "validation":
         notes.append(
             "There are no test rows. These are the validation rows, on which the choice was made: "
@@ -167,7 +162,7 @@ def _make_footnotes(fitted: FitArtifact, split: str, *, has_both: bool) -> list[
     return notes
 
 
-def mask_known_labels(fitted: FitArtifact, rows: FitRows, *splits: str) -> NDArray[np.bool_]:
+def mask_known_labels(fitted: FitArtifact, rows: FitRows, *splits: str) -> Mask:
     """Return which rows of these splits have a known label, [N]."""
     labels = rows.given_labels
     is_known = labels >= 0 if fitted.classes is not None else ~np.isnan(labels).any(axis=1)
@@ -182,9 +177,7 @@ def estimate_metrics(fitted: FitArtifact, rows: FitRows, split: str) -> dict[str
     return {n: estimate_metric(e, is_classification=is_classification) for n, e in errors.items()}
 
 
-def compute_row_errors(
-    fitted: FitArtifact, rows: FitRows, name: str, mask: NDArray[np.bool_]
-) -> Floats:
+def compute_row_errors(fitted: FitArtifact, rows: FitRows, name: str, mask: Mask) -> Floats:
     """Return each row's error: whether the class is wrong, or the mean squared error of targets."""
     outputs, labels = rows.outputs[name][mask], rows.given_labels[mask]
     if fitted.classes is not None:
@@ -209,10 +202,9 @@ def estimate_metric(errors: Floats, *, is_classification: bool) -> Estimate:
 
 def estimate_difference(ours: Floats, theirs: Floats, *, is_classification: bool) -> Estimate:
     """Estimate our metric minus theirs, by the delta method for a root; below 0, ours is better."""
-    values = [estimate_metric(e, is_classification=is_classification).value for e in (ours, theirs)]
-    influences = [
-        _compute_influence(e, is_classification=is_classification) for e in (ours, theirs)
-    ]
+    sides, kind = (ours, theirs), {"is_classification": is_classification}
+    values = [estimate_metric(errors, **kind).value for errors in sides]
+    influences = [_compute_influence(errors, **kind) for errors in sides]
     value, error = values[0] - values[1], _compute_standard_error(influences[0] - influences[1])
     min_rows = MIN_ROWS_FOR_CLASSES if is_classification else MIN_ROWS_FOR_TARGETS
     is_large = value != 0 and abs(value) >= MIN_STANDARD_ERRORS * error and len(ours) >= min_rows

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from l2i.fit.artifact import FitArtifact, FitRows, RowPreview
+from l2i.fit.artifact import FitArtifact, FitRows, Mask, RowPreview
 from l2i.fit.impute import MAX_RELATIVE_STD, MIN_CONFIDENCE, Imputations
 from l2i.fit.options import pluralize
 from l2i.fit.report.charts import (
@@ -99,12 +99,11 @@ def build_calibration_section(fitted: FitArtifact, rows: FitRows) -> Calibration
     return build(fitted, rows, mask)
 
 
-def _build_for_classes(
-    fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_]
-) -> CalibrationSection:
+def _build_for_classes(fitted: FitArtifact, rows: FitRows, mask: Mask) -> CalibrationSection:
     masks = {"validation and test": mask, "test alone": mask_known_labels(fitted, rows, "test")}
+    temperatures = (1.0, fitted.temperature)
     bins = {
-        name: [_bin_predictions(fitted, rows, m, t) for t in (1.0, fitted.temperature)]
+        name: [bin_by_confidence(*compute_confidence(fitted, rows, m, t)) for t in temperatures]
         for name, m in masks.items()
         if m.any()
     }
@@ -124,16 +123,9 @@ def _build_for_classes(
     return CalibrationSection(sentence, charts, ["Rows", "Number", "Before", "After"], table)
 
 
-def _bin_predictions(
-    fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_], temperature: float
-) -> list[CalibrationBin]:
-    confidence, is_correct = compute_confidence(fitted, rows, mask, temperature)
-    return bin_by_confidence(confidence, is_correct)
-
-
 def compute_confidence(
-    fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_], temperature: float
-) -> tuple[Floats, NDArray[np.bool_]]:
+    fitted: FitArtifact, rows: FitRows, mask: Mask, temperature: float
+) -> tuple[Floats, Mask]:
     """Return the confidence of the selected network on labelled rows, and where it is correct."""
     from scipy.special import softmax
 
@@ -142,7 +134,7 @@ def compute_confidence(
     return probability.max(axis=1), probability.argmax(axis=1) == rows.given_labels[mask]
 
 
-def bin_by_confidence(confidence: Floats, is_correct: NDArray[np.bool_]) -> list[CalibrationBin]:
+def bin_by_confidence(confidence: Floats, is_correct: Mask) -> list[CalibrationBin]:
     """Put rows in ten bins of equal width, without empty ones."""
     bins = np.minimum((confidence * NUM_RELIABILITY_BINS).astype(int), NUM_RELIABILITY_BINS - 1)
     return [
@@ -157,9 +149,7 @@ def compute_ece(bins: list[CalibrationBin]) -> float:
     return sum(b.num_rows * abs(b.predicted - b.observed) for b in bins) / total
 
 
-def _build_for_targets(
-    fitted: FitArtifact, rows: FitRows, mask: NDArray[np.bool_]
-) -> CalibrationSection:
+def _build_for_targets(fitted: FitArtifact, rows: FitRows, mask: Mask) -> CalibrationSection:
     assert rows.predictive_std is not None
     scale, outputs = np.asarray(fitted.target_std), rows.outputs[fitted.selected_name][mask]
     error = (np.abs(outputs.astype(np.float64) - rows.given_labels[mask]) / scale).ravel()
@@ -191,10 +181,8 @@ def bin_by_std(predictive_std: Floats, error: Floats) -> list[CalibrationBin]:
 
     order = np.argsort(predictive_std, kind="stable")
     groups = np.array_split(order, min(NUM_RELIABILITY_BINS, len(predictive_std)))
-    return [
-        CalibrationBin(root_mean_square(predictive_std[g]), root_mean_square(error[g]), len(g))
-        for g in groups
-    ]
+    pairs = [(predictive_std[rows], error[rows]) for rows in groups]
+    return [CalibrationBin(root_mean_square(s), root_mean_square(e), len(s)) for s, e in pairs]
 
 
 def build_confidence_section(
@@ -230,15 +218,14 @@ def _draw_confidences(fitted: FitArtifact, confidence: Floats) -> Chart:
     if fitted.classes is not None:
         low, high = min(1 / len(fitted.classes), float(confidence.min())), 1.0
         title, x, values = "Confidence", "probability", confidence
-        threshold, threshold_label = MIN_CONFIDENCE, "abstain below"
+        threshold, label = MIN_CONFIDENCE, "abstain below"
     else:
         low, high = 0.0, max(1.2 * MAX_RELATIVE_STD, float(np.quantile(-confidence, 0.99)))
         title, x, values = "Spread", "spread, in the target's own", np.minimum(-confidence, high)
-        threshold, threshold_label = MAX_RELATIVE_STD, "abstain above"
+        threshold, label = MAX_RELATIVE_STD, "abstain above"
     counts = np.histogram(values, bins=NUM_HISTOGRAM_BINS, range=(low, high))[0].tolist()
-    return draw_histogram(
-        title, counts, (low, high), x=x, threshold=threshold, threshold_label=threshold_label
-    )
+    bounds = (low, high)
+    return draw_histogram(title, counts, bounds, x=x, threshold=threshold, threshold_label=label)
 
 
 def _draw_changes(fitted: FitArtifact, changes: NDArray[np.int64]) -> Chart:
@@ -329,12 +316,13 @@ def build_confusion_section(fitted: FitArtifact, rows: FitRows) -> ConfusionSect
     counts = count_confusions(rows.given_labels[mask], predictions, len(names))
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     num_rows, indices = int(mask.sum()), range(len(names))
+
+    def make_cell(i: int, j: int) -> ConfusionCell:
+        return ConfusionCell(int(counts[i, j]), float(shares[i, j]), i == j)
+
     if len(names) > MAX_MATRIX_CLASSES:
         return ConfusionSection(num_rows, names, [], _rank_confused_pairs(counts, shares, names))
-    matrix = [
-        [ConfusionCell(int(counts[i, j]), float(shares[i, j]), i == j) for j in indices]
-        for i in indices
-    ]
+    matrix = [[make_cell(i, j) for j in indices] for i in indices]
     return ConfusionSection(num_rows, names, matrix, [])
 
 

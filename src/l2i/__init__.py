@@ -17,32 +17,10 @@ if TYPE_CHECKING:
     from l2i.training.run import train
     from l2i.training.trainer import Trainer
 
-__all__ = [
-    "L2I",
-    "Augment",
-    "Data",
-    "DataSet",
-    "InputError",
-    "L2IClassifier",
-    "L2IRegressor",
-    "LabeledKFold",
-    "NonFiniteCost",
-    "Optim",
-    "Run",
-    "Samples",
-    "Splits",
-    "Stopped",
-    "Text",
-    "TokenAugment",
-    "Tokenizer",
-    "Trainer",
-    "build_vocabulary",
-    "draw_splits",
-    "load_model",
-    "recipes",
-    "replace",
-    "train",
-]
+__all__ = ["L2I", "Augment", "Data", "Optim", "Run", "Text", "TokenAugment", "recipes", "replace"]
+__all__ += ["DataSet", "Samples", "Splits", "Tokenizer", "build_vocabulary", "draw_splits"]
+__all__ += ["L2IClassifier", "L2IRegressor", "LabeledKFold", "Trainer", "load_model", "train"]
+__all__ += ["InputError", "NonFiniteCost", "Stopped"]
 __version__ = "0.1.0"
 
 _LAZY_MODULES = {

@@ -21,28 +21,9 @@ from l2i.bilevel.outer import (
 )
 from l2i.bilevel.problem import Imputed, Problem, Student
 
-__all__ = [
-    "HYPERGRADIENTS",
-    "Hypergradient",
-    "Imputed",
-    "LearnableLabels",
-    "Net",
-    "OuterGradient",
-    "OuterStep",
-    "OutputLabels",
-    "Params",
-    "Problem",
-    "Student",
-    "combine_normalized",
-    "exact",
-    "finite_difference",
-    "gradient",
-    "inner_step",
-    "last_layer",
-    "last_layer_paper",
-    "lookahead",
-    "norm",
-    "normalized_sum",
-    "trainable",
-    "unrolled",
-]
+__all__ = ["Net", "Params", "gradient", "inner_step", "lookahead", "trainable"]
+__all__ += ["HYPERGRADIENTS", "Hypergradient", "exact", "finite_difference"]
+__all__ += ["last_layer", "last_layer_paper", "unrolled"]
+__all__ += ["LearnableLabels", "OuterGradient", "OuterStep", "OutputLabels"]
+__all__ += ["combine_normalized", "norm", "normalized_sum"]
+__all__ += ["Imputed", "Problem", "Student"]

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from l2i.bilevel.functional import Params
+from l2i.bilevel.functional import ParamFunction, Params
 
 
 def use_math_attention() -> AbstractContextManager[None]:
@@ -83,9 +83,8 @@ def apply_dual_batch_norm(
     by_channel = (1, -1) + (1,) * (x.ndim - 2)
     slope = torch.zeros_like(mean) if d_weight is None else d_weight * scale
     offset = (0 if d_bias is None else d_bias) - slope * mean
-    tangent = torch.addcmul(
-        offset.to(x.dtype).view(by_channel), x, slope.to(x.dtype).view(by_channel)
-    )
+    offset, slope = (stat.to(x.dtype).view(by_channel) for stat in (offset, slope))
+    tangent = torch.addcmul(offset, x, slope)
     if dx is not None:
         saved_stats = (weight, running_mean, running_var, mean, scale)
         input_tangent, _, _ = torch.ops.aten.native_batch_norm_backward(
@@ -104,13 +103,11 @@ class DirectionalDerivative(Protocol):
     """`function(params)` and its derivative along `v`."""
 
     def __call__(
-        self, function: Callable[[Params], Tensor], params: Params, v: Params
+        self, function: ParamFunction, params: Params, v: Params
     ) -> tuple[Tensor, Tensor]: ...
 
 
-def forward_mode(
-    function: Callable[[Params], Tensor], params: Params, v: Params
-) -> tuple[Tensor, Tensor]:
+def forward_mode(function: ParamFunction, params: Params, v: Params) -> tuple[Tensor, Tensor]:
     """Pass dual numbers once; they take gradients too, for functions that are gradients."""
     with torch.enable_grad(), forward_ad.dual_level(), DualBatchNorm(), use_math_attention():
         duals = {
@@ -127,25 +124,16 @@ def detach_to_own_storage(p: Tensor) -> Tensor:
     return p.detach() if owns_storage else p.detach().clone()
 
 
-def central_difference(
-    function: Callable[[Params], Tensor], params: Params, v: Params
-) -> tuple[Tensor, Tensor]:
+def central_difference(function: ParamFunction, params: Params, v: Params) -> tuple[Tensor, Tensor]:
     """Pass twice, at θ ± εv. Noise in bf16: use float32 (good to a few per cent) or better."""
     v_norm = torch.stack([d.norm() for d in v.values()]).norm()
     params_norm = torch.stack([p.norm() for p in params.values()]).norm()
-    epsilon = (
-        RELATIVE_STEP[params_norm.dtype]
-        * (1 + params_norm)
-        / torch.where(v_norm > 0, v_norm, torch.ones_like(v_norm))
-    )
+    safe_v_norm = torch.where(v_norm > 0, v_norm, torch.ones_like(v_norm))
+    epsilon = RELATIVE_STEP[params_norm.dtype] * (1 + params_norm) / safe_v_norm
+
+    def shift(sign: int) -> Params:
+        return {n: (p + sign * epsilon * v[n]).requires_grad_() for n, p in params.items()}
+
     with torch.no_grad():
-        f_plus, f_minus = (
-            function(
-                {
-                    name: (p + sign * epsilon * v[name]).requires_grad_()
-                    for name, p in params.items()
-                }
-            )
-            for sign in (1, -1)
-        )
+        f_plus, f_minus = function(shift(1)), function(shift(-1))
         return (f_plus + f_minus).detach() / 2, (f_plus - f_minus).detach() / (2 * epsilon)

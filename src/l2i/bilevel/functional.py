@@ -18,6 +18,9 @@ Net = Callable[[Tensor], Tensor]
 Params = dict[str, Tensor]
 """Named parameters: θ, θ*, or a direction in their space."""
 
+ParamFunction = Callable[[Params], Tensor]
+"""A cost, outputs or a gradient, as a function of θ."""
+
 KNOWN_BATCHNORM = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
@@ -75,12 +78,8 @@ def freeze_buffers(model: nn.Module) -> Iterator[None]:
     """Protect buffers from forwards: BatchNorm stops tracking, other buffers are copied."""
     layers = trainable_batchnorms(model)
     layer_ids = {id(layer) for layer in layers}
-    other_buffers = [
-        (m._buffers, key, b)
-        for m in model.modules()
-        if id(m) not in layer_ids
-        for key, b in m._buffers.items()
-    ]
+    others = [m._buffers for m in model.modules() if id(m) not in layer_ids]
+    other_buffers = [(buffers, key, b) for buffers in others for key, b in buffers.items()]
     for layer in layers:
         layer.track_running_stats = False
     for buffer_dict, key, buffer in other_buffers:
@@ -106,9 +105,7 @@ def trainable_batchnorms(model: nn.Module) -> list[_BatchNorm]:
     ]
 
 
-def gradient(
-    cost: Callable[[Params], Tensor], params: Params, wrt: Iterable[str] | None = None
-) -> Params:
+def gradient(cost: ParamFunction, params: Params, wrt: Iterable[str] | None = None) -> Params:
     """Return ∇ of `cost` at `params`, in the coordinates `wrt` (all by default)."""
     names = list(params if wrt is None else wrt)
     theta = detach_params(params)
@@ -121,22 +118,16 @@ def gradient(
 
 
 def compute_mean_gradient(
-    cost: Callable[[Params], Tensor], params: Params, wrt: Iterable[str] | None = None
+    cost: ParamFunction, params: Params, wrt: Iterable[str] | None = None
 ) -> Params:
     """Return ∇ of the cost averaged over all processes."""
     return current_group().average_tensors(gradient(cost, params, wrt))
 
 
 def inner_step(
-    cost: Callable[[Params], Tensor],
-    params: Params,
-    *,
-    eta: float | Tensor,
-    wrt: Iterable[str] | None = None,
+    cost: ParamFunction, params: Params, *, eta: float | Tensor, wrt: Iterable[str] | None = None
 ) -> Params:
     """Return θ* = θ − η ∇C(θ) for the parameters in `wrt`; the others stay."""
     grads = compute_mean_gradient(cost, params, wrt)
-    return {
-        **detach_params(params),
-        **{name: params[name].detach() - eta * g for name, g in grads.items()},
-    }
+    theta = detach_params(params)
+    return {**theta, **{name: theta[name] - eta * g for name, g in grads.items()}}

@@ -24,22 +24,16 @@ class Head:
     def from_model(model: nn.Module, head: nn.Linear | str | None = None) -> Head:
         """Return the head given or named, or the model's last nn.Linear."""
         module = _find_linear(model, head)
-        named_ids = [
-            (id(p), name)
-            for name, p in model.named_parameters(remove_duplicate=False)
-            if p.requires_grad
-        ]
+        named_params = model.named_parameters(remove_duplicate=False)
+        named_ids = [(id(p), name) for name, p in named_params if p.requires_grad]
         names = dict(named_ids)
         head_params = [p for p in (module.weight, module.bias) if p is not None]
         if any(sum(key == id(p) for key, _ in named_ids) != 1 for p in head_params):
             raise InputError(
                 f"the head {module} is frozen or shares its weights; use hypergradient='exact'"
             )
-        return Head(
-            module,
-            names[id(module.weight)],
-            None if module.bias is None else names[id(module.bias)],
-        )
+        bias_name = None if module.bias is None else names[id(module.bias)]
+        return Head(module, names[id(module.weight)], bias_name)
 
     @property
     def names(self) -> list[str]:
@@ -47,9 +41,8 @@ class Head:
 
     def apply(self, features: Tensor, params: Params) -> Tensor:
         """Return the head's outputs at `params`; linear, so a direction gives a tangent."""
-        return F.linear(
-            features, params[self.weight], None if self.bias is None else params[self.bias]
-        )
+        bias = None if self.bias is None else params[self.bias]
+        return F.linear(features, params[self.weight], bias)
 
     def forward_with_features(self, net: Net, x: Tensor) -> Activations:
         """Return Φ^f(x) and Φ(x), for a net whose output is its head's output."""

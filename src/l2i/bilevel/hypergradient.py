@@ -27,6 +27,7 @@ from l2i.bilevel.functional import (
     detach_params,
     inner_step,
     lookahead,
+    make_leaf_params,
 )
 from l2i.bilevel.head import Head
 from l2i.bilevel.problem import Activations, Imputed, Problem
@@ -123,9 +124,8 @@ def _compute_head_tangent(problem: Problem) -> tuple[Tensor, Tensor]:
         """Return C(θ, z) if only the head moves: θ and θ* share the encoder's features."""
         cost = problem.student.cost(head.apply(features, theta), problem.target)
         with problem.replay_rng(theta):
-            return (
-                cost if problem.c_t is None else cost + problem.c_t(lookahead(problem.model, theta))
-            )
+            net = lookahead(problem.model, theta)
+            return cost if problem.c_t is None else cost + problem.c_t(net)
 
     theta_star = detach_params(problem.params)
     if problem.eta is not None and problem.lookahead_params == "head":
@@ -152,15 +152,12 @@ def unrolled(problem: Problem) -> Tensor:
     z = problem.imputed.z.detach().requires_grad_()
     target = Imputed(z, problem.imputed.weight.detach())
     with torch.enable_grad(), use_math_attention():
-        theta = {name: p.requires_grad_() for name, p in detach_params(problem.params).items()}
+        theta = make_leaf_params(problem.params)
         for _ in range(problem.inner_steps):
             cost = problem.compute_cost(theta, target)
-            grads = torch.autograd.grad(
-                cost, list(theta.values()), create_graph=True, materialize_grads=True
-            )
-            theta = {
-                name: p - problem.eta * g for (name, p), g in zip(theta.items(), grads, strict=True)
-            }
+            names, values = list(theta), list(theta.values())
+            grads = torch.autograd.grad(cost, values, create_graph=True, materialize_grads=True)
+            theta = {n: theta[n] - problem.eta * g for n, g in zip(names, grads, strict=True)}
         (d_z,) = torch.autograd.grad(problem.compute_holdout_cost(theta), z)
     return d_z
 

@@ -65,15 +65,13 @@ class LearnableLabels:
     def step_labels(self, z: Tensor, d_z: Tensor) -> Tensor:
         """Return the labels after their step."""
         logits = self.to_logits(z.detach()).requires_grad_()
+        d_z = current_group().rescale_local_grad(d_z)
         with torch.enable_grad():
-            (d_logits,) = torch.autograd.grad(
-                self.to_label(logits), logits, current_group().rescale_local_grad(d_z)
-            )
+            (d_logits,) = torch.autograd.grad(self.to_label(logits), logits, d_z)
         if self.normalized:
             grad_norm, count = current_group().global_norm(d_logits), len(z) * current_group().size
-            d_logits = d_logits * torch.where(
-                grad_norm > 0, count / grad_norm, grad_norm
-            )  # nothing to learn: nothing moves
+            # nothing to learn: nothing moves
+            d_logits = d_logits * torch.where(grad_norm > 0, count / grad_norm, grad_norm)
         return self.to_label(logits.detach() - self.label_lr * d_logits)
 
     def gradient(
@@ -132,9 +130,8 @@ def _record_values(cost: Cost, values: list[Tensor]) -> Cost:
 
 def norm(gradient: Params) -> Tensor:
     """Return ‖g‖ over all parameters, without leaving the device."""
-    total_norm: Tensor = torch.linalg.vector_norm(
-        torch.stack(torch._foreach_norm(list(gradient.values())))
-    )
+    norms = torch.stack(torch._foreach_norm(list(gradient.values())))
+    total_norm: Tensor = torch.linalg.vector_norm(norms)
     return total_norm
 
 
@@ -145,13 +142,8 @@ def compute_scale(reference_norm: Tensor, current_norm: Tensor, *, ratio: float 
 
 def add_gradients(left: Params, right: Params) -> Params:
     """Return the sum of two gradients."""
-    return dict(
-        zip(
-            left,
-            torch._foreach_add(list(left.values()), [right[name] for name in left]),
-            strict=True,
-        )
-    )
+    sums = torch._foreach_add(list(left.values()), [right[name] for name in left])
+    return dict(zip(left, sums, strict=True))
 
 
 def combine_normalized(
@@ -166,7 +158,6 @@ def combine_normalized(
 def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:
     """Apply `combine_normalized` to named gradients, for one optimizer step."""
     flat_base, flat_outer = (torch.cat([g[name].flatten() for name in base]) for g in (base, outer))
-    pieces = combine_normalized(flat_base, flat_outer, rho=rho).split(
-        [g.numel() for g in base.values()]
-    )
+    sizes = [g.numel() for g in base.values()]
+    pieces = combine_normalized(flat_base, flat_outer, rho=rho).split(sizes)
     return {name: piece.view_as(base[name]) for name, piece in zip(base, pieces, strict=True)}

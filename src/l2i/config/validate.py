@@ -8,50 +8,37 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from l2i.config import L2I, Optim, Run, from_json, to_json
+from l2i.config import Run, from_json, to_json
 from l2i.errors import InputError
-from l2i.models.base import ModelConfig
 
 MAX_COUNT = 10**9
 SPLIT_SIZES = ("data.num_labeled", "data.num_validation", "data.num_test")
+AUGMENT_LIMITS: dict[str, float] = dict.fromkeys(("crop", "shift", "cutout"), MAX_COUNT)
+AUGMENT_LIMITS |= {"randaugment": 100, "corrupt": 1, "noise": 1e6, "fill": 255}
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "eval_every", "save_every", "keep_checkpoints"), (1, MAX_COUNT)),
     "seed": (0, 2**63 - 1),
-    "threads": (0, 1024),
+    **dict.fromkeys(("threads", "data.workers"), (0, 1024)),
     "probe_samples": (0, MAX_COUNT),
     **dict.fromkeys(SPLIT_SIZES, (0, MAX_COUNT)),
-    "data.workers": (0, 1024),
     "data.text.length": (1, MAX_COUNT),
     **{
         f"data.{view}.{name}": (0, high)
         for view in ("weak", "strong")
-        for name, high in {
-            "crop": MAX_COUNT,
-            "shift": MAX_COUNT,
-            "randaugment": 100,
-            "corrupt": 1,
-            "noise": 1e6,
-            "cutout": MAX_COUNT,
-            "fill": 255,
-        }.items()
+        for name, high in AUGMENT_LIMITS.items()
     },
-    "data.words.paraphrase": (0, 1),
-    "data.words.replace": (0, 1),
+    **dict.fromkeys(("data.words.paraphrase", "data.words.replace"), (0, 1)),
     **dict.fromkeys(("batch.labeled", "batch.unlabeled", "batch.holdout"), (1, MAX_COUNT)),
     "model.width": (1, MAX_COUNT),
     "model.depth": (1, 2_000),
-    "model.dropout": (0, 0.999),
-    "model.encoder_dropout": (0, 0.999),
+    **dict.fromkeys(("model.dropout", "model.encoder_dropout"), (0, 0.999)),
     "method.weight": (0, 1e9),
     "method.rampup": (0, MAX_COUNT),
     "method.threshold": (0, 1),
-    "method.temperature": (1e-3, 1e3),
-    "method.alpha": (1e-3, 1e3),
-    "method.epsilon": (0, 1e6),
+    **dict.fromkeys(("method.temperature", "method.alpha"), (1e-3, 1e3)),
+    **dict.fromkeys(("method.epsilon", "method.entropy", "l2i.rho"), (0, 1e6)),
     "method.xi": (1e-12, 1e6),
-    "method.entropy": (0, 1e6),
     "method.annealing_share": (1e-9, 1),
-    "l2i.rho": (0, 1e6),
     "l2i.paper.eta": (1e-12, 1e12),
     "l2i.paper.label_lr": (0, 1e12),
     "l2i.paper.inner_steps": (1, 1000),
@@ -77,9 +64,7 @@ def validate(run: Run) -> None:
     problems = (
         *(_find_field_problems(path, value) for path, value in flatten_fields(run)),
         _find_run_problems(run),
-        _find_optim_problems(run.optim),
-        _find_model_problems(run.model),
-        _find_outer_problems(run, run.l2i),
+        _find_outer_problems(run),
     )
     first_problem = next(chain.from_iterable(problems), None)
     if first_problem is not None:
@@ -105,18 +90,13 @@ def _find_run_problems(run: Run) -> Iterator[str]:
     bf16_problem = find_bf16_problem(run)
     if run.precision == "bf16" and bf16_problem is not None:
         yield bf16_problem
-
-
-def _find_optim_problems(optim: Optim) -> Iterator[str]:
+    optim, model = run.optim, run.model
     if any(milestone <= 0 for milestone in optim.milestones):
         yield f"optim.milestones={optim.milestones} are steps, from 1 on, or shares of the run"
     if optim.schedule == "step" and not optim.milestones:
         yield "optim.schedule='step' needs optim.milestones, the steps at which the rate falls"
     if optim.nesterov and optim.name != "sgd":
         yield "optim.nesterov is for optim.name='sgd'; leave it out"
-
-
-def _find_model_problems(model: ModelConfig) -> Iterator[str]:
     for name in _list_changed_fields(model, ENCODER_FIELDS) if model.name != "encoder" else ():
         yield f"model.{name} is for model.name='encoder', and this is '{model.name}'; leave it out"
 
@@ -129,8 +109,8 @@ def find_bf16_problem(run: Run) -> str | None:
     return None
 
 
-def _find_outer_problems(run: Run, l2i: L2I) -> Iterator[str]:
-    paper = l2i.paper
+def _find_outer_problems(run: Run) -> Iterator[str]:
+    l2i, paper = run.l2i, run.l2i.paper
     if l2i.update == "off":
         return
     for name in _list_changed_fields(l2i, NORMALIZED_FIELDS) if l2i.update == "paper" else ():
@@ -138,15 +118,11 @@ def _find_outer_problems(run: Run, l2i: L2I) -> Iterator[str]:
     if not run.method.uses_pseudo_labels:
         yield f"{run.method.name} imputes no labels, so L2I has none to learn; use l2i.update='off'"
     if l2i.update == "paper" and paper.eta is None:
-        yield (
-            "l2i.update='paper' looks ahead by a real step; set l2i.paper.eta "
-            "(the released code has 50·lr·batch·classes)"
-        )
+        released_eta = "(the released code has 50·lr·batch·classes)"
+        yield f"l2i.update='paper' looks ahead by a real step; set l2i.paper.eta {released_eta}"
     if paper.eta_schedule == "rate" and paper.eta is None:
-        yield (
-            "l2i.paper.eta_schedule='rate' scales an inner rate and there is none; "
-            "set l2i.paper.eta"
-        )
+        no_eta = "scales an inner rate and there is none; set l2i.paper.eta"
+        yield f"l2i.paper.eta_schedule='rate' {no_eta}"
     steps_text = f"l2i.paper.inner_steps={paper.inner_steps}"
     if l2i.hypergradient == "last_layer" and paper.inner_steps != 1:
         yield f"{steps_text} needs l2i.hypergradient='exact'; the last layer takes one"

@@ -40,10 +40,8 @@ def _triton_works() -> bool:
         import_module("l2i.kernels.batchnorm_triton").probe()
     except Exception as error:  # whatever it is, PyTorch's own kernels compute the same
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        print(
-            f"l2i: using PyTorch's own kernels, since Triton does not work here ({reason})",
-            file=sys.stderr,
-        )
+        notice = f"using PyTorch's own kernels, since Triton does not work here ({reason})"
+        print(f"l2i: {notice}", file=sys.stderr)
         return False
     return True
 

@@ -82,10 +82,10 @@ class FusedNormAct(Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
-        inputs, input_tangents = ctx.saved_tensors[:3], tangents[:3]
-        if any_requires_grad(*inputs, *input_tangents):
-            return compute_norm_act_jvp(*inputs, *input_tangents, eps=ctx.eps, slope=ctx.slope)
-        y_dot: Tensor = _load_kernels().jvp(ctx.saved_tensors, *input_tangents, slope=ctx.slope)
+        inputs, tangents = ctx.saved_tensors[:3], tangents[:3]
+        if any_requires_grad(*inputs, *tangents):
+            return compute_norm_act_jvp(*inputs, *tangents, eps=ctx.eps, slope=ctx.slope)
+        y_dot: Tensor = _load_kernels().jvp(ctx.saved_tensors, *tangents, slope=ctx.slope)
         return y_dot
 
 
@@ -100,47 +100,34 @@ def compute_norm_act_grads(
 
 
 def compute_norm_act_jvp(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    x_dot: Tensor | None,
-    weight_dot: Tensor | None,
-    bias_dot: Tensor | None,
-    *,
-    eps: float,
-    slope: float,
+    x: Tensor, weight: Tensor, bias: Tensor, *tangents: Tensor | None, eps: float, slope: float
 ) -> Tensor:
     """Return the directional derivative of the outputs, in differentiable operations."""
+    x_dot, weight_dot, bias_dot = tangents
     x_hat, scale, active = _normalize(x, weight, bias, eps)
     y_dot = torch.zeros_like(x_hat)
     if x_dot is not None:
         y_dot = y_dot + _apply_jacobian(x_dot.to(x_hat.dtype), x_hat, scale)
     if weight_dot is not None:
-        y_dot = y_dot + _expand_channels(weight_dot) * x_hat
+        y_dot = y_dot + weight_dot[:, None, None] * x_hat
     if bias_dot is not None:
-        y_dot = y_dot + _expand_channels(bias_dot)
+        y_dot = y_dot + bias_dot[:, None, None]
     return torch.where(active, y_dot, slope * y_dot).to(x.dtype)
 
 
-def _normalize(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _normalize(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
     """Return the normalised x̂, weight / σ, and whether the leaky ReLU is active, in ≥ float32."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     centred = x - x.mean(REDUCE_DIMS, keepdim=True)
     invstd = (centred.square().mean(REDUCE_DIMS, keepdim=True) + eps).rsqrt()
-    x_hat, weight = centred * invstd, _expand_channels(weight)
-    return x_hat, weight * invstd, x_hat * weight + _expand_channels(bias) > 0
+    x_hat, weight = centred * invstd, weight[:, None, None]
+    return x_hat, weight * invstd, x_hat * weight + bias[:, None, None] > 0
 
 
 def _apply_jacobian(d: Tensor, x_hat: Tensor, scale: Tensor) -> Tensor:
     """Apply BatchNorm's Jacobian in x to `d`; it is symmetric, so this serves both modes."""
     projection = x_hat * (d * x_hat).mean(REDUCE_DIMS, keepdim=True)
     return scale * (d - d.mean(REDUCE_DIMS, keepdim=True) - projection)
-
-
-def _expand_channels(values: Tensor) -> Tensor:
-    return values[:, None, None]
 
 
 def _load_kernels() -> Any:

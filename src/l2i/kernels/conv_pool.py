@@ -18,6 +18,8 @@ CLAMPED_CODE = 4  # lower codes number the positions of a 2×2 window, row by ro
 REDUCE_DIMS = (0, 2, 3)  # of a channel's values
 KERNEL_SIDE_LIMIT = 7  # from which on patches do not fit a tile of `FusedConvPool`
 
+Tangents = tuple[Tensor | None, ...]  # None stands for zeros
+
 
 class ConvPoolHardtanh(nn.Conv2d):
     """A convolution without padding, 2×2 max pooling, then hardtanh.
@@ -98,11 +100,11 @@ class FusedConvPool(Function):
         (x, weight, _, code), (x_dot, weight_dot, bias_dot) = ctx.saved_tensors, tangents[:3]
         form = (ctx.dtype, ctx.width)
         if any_requires_grad(x, weight, *tangents[:3]):
-            return compute_conv_pool_jvp(x, weight, code, x_dot, weight_dot, bias_dot, *form)
+            return compute_conv_pool_jvp(x, weight, code, tangents[:3], *form)
         weight_dot = torch.zeros_like(weight) if weight_dot is None else weight_dot
         y_dot = _load_kernels().conv_pool_tangent(x, weight_dot, bias_dot, code, *form)
         if x_dot is not None:
-            y_dot = y_dot + compute_conv_pool_jvp(x, weight, code, x_dot, None, None, *form)
+            y_dot = y_dot + compute_conv_pool_jvp(x, weight, code, (x_dot, None, None), *form)
         return y_dot  # type: ignore[no-any-return]
 
 
@@ -186,16 +188,10 @@ def _sum_bias_gradient(dense: Tensor, bias: Tensor) -> Tensor:
 
 
 def compute_conv_pool_jvp(
-    x: Tensor,
-    weight: Tensor,
-    code: Tensor,
-    x_dot: Tensor | None,
-    weight_dot: Tensor | None,
-    bias_dot: Tensor | None,
-    dtype: torch.dtype,
-    width: int,
+    x: Tensor, weight: Tensor, code: Tensor, tangents: Tangents, dtype: torch.dtype, width: int
 ) -> Tensor:
     """Return the directional derivative of the outputs, in differentiable operations."""
+    x_dot, weight_dot, bias_dot = tangents
     y_dot = torch.zeros_like(code, dtype=dtype)
     for a, b in ((x_dot, weight), (x, weight_dot)):
         if a is not None and b is not None:

@@ -49,14 +49,11 @@ class SyncBatchNormAct(_BatchNorm):
         self.slope = layer.slope if isinstance(layer, NormAct) else None
         self.train(layer.training)
 
-    def _check_input_dim(self, x: Tensor) -> None:
+    def forward(self, x: Tensor) -> Tensor:
         if x.dim() < 2:
             raise ValueError(
                 f"BatchNorm takes a batch of samples, not a tensor of shape {list(x.shape)}"
             )
-
-    def forward(self, x: Tensor) -> Tensor:
-        self._check_input_dim(x)
         if self.training:
             y = self._normalize_batch(x, current_group())
         else:

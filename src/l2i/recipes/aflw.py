@@ -1,32 +1,15 @@
 """Five landmarks of AFLW faces from 91, 182, 455 or all labels (section 5, Experiment 1)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from l2i.recipes.table import (
-    Cell,
-    Table,
-    build_run,
-    make_controlled_cells,
-    make_l2i_cells,
-    make_l2i_config,
-    name_cells,
-)
-
-if TYPE_CHECKING:
-    from l2i.config import Run
+from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 LEARNING_RATE = 0.03
 LABEL_COUNTS = (91, 182, 455)
-METHOD_SETTINGS = {
+METHOD_SETTINGS: dict[str, Settings] = {
     method: {"weight": 3.0, "rampup": 9000 / 22500} for method in ("pseudo-label", "mean-teacher")
 }
 SOURCES = {
     "data.weak.shift": "released code: up to 4 pixels, reflected at the edges",
-    "batch.labeled": "released code",
-    "batch.unlabeled": "released code",
-    "batch.holdout": "released code",
+    **dict.fromkeys(("batch.labeled", "batch.unlabeled", "batch.holdout"), "released code"),
     "model.name": "TCDCN, in the sizes of the released code",
     "optim.ema_decay": "released code; it is what is evaluated",
     "l2i.paper.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L; for K > 1 ours",
@@ -43,33 +26,30 @@ def build_cells() -> list[Cell]:
     cells = [Cell("supervised", labels) for labels in LABEL_COUNTS]
     for method in METHOD_SETTINGS:
         for labels in LABEL_COUNTS:
-            cells += make_controlled_cells(method, labels)
+            cells += make_cells(method, labels, control=True)
     for labels in LABEL_COUNTS:
-        cells += make_l2i_cells("mean-teacher", labels, ablations=("exact", "learnable"))[2:]
-    inner_step_cells = make_l2i_cells("mean-teacher", 91, ablations=("k1", "k2", "k3"))[2:]
+        cells += make_cells("mean-teacher", labels, ablations=("exact", "learnable"))[3:]
+    inner_step_cells = make_cells("mean-teacher", 91, ablations=("k1", "k2", "k3"))[3:]
     # the paper's rule with K = 1 is its exact cell above
     inner_step_cells.remove(Cell("mean-teacher", 91, "paper", "k1"))
     return cells + inner_step_cells
 
 
-def make_run(name: str, cell: Cell) -> Run:
+def make_settings(cell: Cell) -> Settings:
     """Return the paper's protocol for a cell."""
     eta = (1 if cell.ablation == "learnable" else 10) * LEARNING_RATE
     view = {"shift": 4, "padding": "reflect"}
-    return build_run(
-        name,
-        cell,
-        make_l2i_config(cell, eta, eta_schedule="rate"),
-        METHOD_SETTINGS,
-        steps=22_500,
-        eval_every=250,
-        save_every=500,
-        report="best",
-        probe_samples=0 if cell.update == "off" else 500,
-        data={"name": "landmarks", "num_validation": 0.1, "weak": view, "strong": view},
-        batch={"labeled": 128, "unlabeled": 128, "holdout": 128},
-        model={"name": "tcdcn"},
-        optim={
+    return {
+        "steps": 22_500,
+        "eval_every": 250,
+        "report": "best",
+        "probe_samples": 0 if cell.update == "off" else 500,
+        "data": {"name": "landmarks", "num_validation": 0.1, "weak": view, "strong": view},
+        "batch": {"labeled": 128, "unlabeled": 128, "holdout": 128},
+        "model": {"name": "tcdcn"},
+        "method": METHOD_SETTINGS.get(cell.method, {}),
+        "l2i": make_l2i(cell, eta=eta, eta_schedule="rate"),
+        "optim": {
             "name": "sgd",
             "lr": LEARNING_RATE,
             "weight_decay": 0.0005,
@@ -78,7 +58,7 @@ def make_run(name: str, cell: Cell) -> Run:
             "milestones": (15_000 / 22_500,),
             "ema_decay": 0.999,
         },
-    )
+    }
 
 
 def compute_mean_face_error(root: str | None) -> dict[str, float]:
@@ -97,7 +77,7 @@ def compute_mean_face_error(root: str | None) -> dict[str, float]:
 TABLE = Table(
     name="aflw",
     cells={**name_cells("aflw", build_cells()), "aflw/sl-all": Cell("supervised", 1.0)},
-    make_run=make_run,
+    make_settings=make_settings,
     default_cells=("aflw/sl-91", "aflw/mean-teacher-91", "aflw/mean-teacher-l2i-91"),
     seeds=3,
     compute_references=compute_mean_face_error,

@@ -3,31 +3,13 @@
 Some cells are also trained on budgets of our own, in minutes of one GPU (docs/results.md).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from l2i.recipes.table import (
-    Cell,
-    Settings,
-    Table,
-    build_run,
-    make_l2i_cells,
-    make_l2i_config,
-    name_cells,
-)
+from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
 
-if TYPE_CHECKING:
-    from l2i.config import Run
-
-STEPS = 2**20
 BATCH_SIZE = 64
 UNLABELED_RATIO = 7  # times the labelled batch, for FixMatch and UDA
-OUTER_BATCH_SIZE = 64  # unlabelled samples of FixMatch's outer step, on a budget of our own
-
-Ablations = Mapping[tuple[str, int], tuple[str, ...]]  # (method, labels) -> names
 
 
 class CifarSpec(NamedTuple):
@@ -40,20 +22,10 @@ class CifarSpec(NamedTuple):
     optim: Settings
 
 
-CIFAR10_SPEC = CifarSpec(
-    "cifar10",
-    10,
-    (250, 500, 1000),
-    0.002,
-    {"name": "adam", "weight_decay": 0.0004},  # at a constant rate
-)
-CIFAR100_SPEC = CifarSpec(
-    "cifar100",
-    100,
-    (500, 1000, 2000),
-    0.03,
-    {"name": "sgd", "weight_decay": 0.001, "weight_decay_mode": "l2", "schedule": "cosine"},
-)
+ADAM = {"name": "adam", "weight_decay": 0.0004}  # at a constant rate
+SGD = {"name": "sgd", "weight_decay": 0.001, "weight_decay_mode": "l2", "schedule": "cosine"}
+CIFAR10_SPEC = CifarSpec("cifar10", 10, (250, 500, 1000), 0.002, ADAM)
+CIFAR100_SPEC = CifarSpec("cifar100", 100, (500, 1000, 2000), 0.03, SGD)
 
 HOLDOUT_SIZES = {"holdout32": 32, "holdout128": 128}  # of ablations
 # λ and its ramp where the paper follows MixMatch's code; its own figures are in the appendix
@@ -100,67 +72,31 @@ SOURCES = {
 
 
 class Budget(NamedTuple):
-    """Fewer steps for the paper's runs, with the same data, network, views and evaluation."""
+    """The paper's steps, or fewer with the same data, network, views and evaluation."""
 
-    shorten: Callable[[Run], Run]
+    settings: Settings
     unlabeled_ratio: int
-    """Unlabelled samples per labelled one, for FixMatch."""
+    """Unlabelled samples per labelled one, for FixMatch and UDA."""
     sources: dict[str, str]
 
 
-def apply_fast_budget(run: Run) -> Run:
-    """Train FixMatch in ten minutes of one H200, with its own optimizer at twice its rate."""
-    from l2i.config import replace
-
-    run = replace(run, steps=66_560, eval_every=2048, save_every=4096, optim=make_linear_sgd(run))
-    return replace(run, l2i={"outer_batch_size": OUTER_BATCH_SIZE, "every": 8})
-
-
-def apply_short_budget(run: Run) -> Run:
-    """Train any method within half an hour of one H200: a 128th of the paper's steps."""
-    from l2i.config import replace
-
-    if run.method.name == "fixmatch":
-        run = replace(run, optim=make_linear_sgd(run))
-        if run.l2i.update != "off":
-            run = replace(run, l2i={"outer_batch_size": OUTER_BATCH_SIZE})
-    return replace(run, steps=8192, probe_samples=1000, optim={"ema_bn": "recompute"})
-
-
-def make_linear_sgd(run: Run) -> Settings:
-    """Return SGD as in FixMatch's code, at twice its rate, with a linear decay to 0."""
-    return {
-        "name": "sgd",
-        "lr": 0.06,
-        "nesterov": True,
-        "weight_decay": 0.0005 if run.data.name == "cifar10" else run.optim.weight_decay,
-        "weight_decay_mode": "l2",
-        "schedule": "linear",
-        "warmup": 0.02,
-        "ema_decay": 0.999,
-    }
-
-
 BUDGETS = {
-    "fast": Budget(
-        apply_fast_budget,
-        7,
+    "": Budget({"steps": 2**20, "eval_every": 1024, "save_every": 1024}, UNLABELED_RATIO, {}),
+    "fast": Budget(  # FixMatch in ten minutes of one H200
+        {"steps": 66_560, "eval_every": 2048, "save_every": 4096},
+        UNLABELED_RATIO,
         {
             "steps": "ours: ten minutes of one H200; the paper has 1,048,576",
-            "eval_every": "ours",
             "optim.name": "FixMatch's code; the paper has Adam here",
             "optim.lr": "ours: twice FixMatch's, for a sixteenth of its steps; docs/results.md",
-            "optim.schedule": "ours",
-            "optim.warmup": "ours",
-            "optim.weight_decay": "FixMatch's code",
-            "optim.weight_decay_mode": "FixMatch's code",
+            **dict.fromkeys(("eval_every", "optim.schedule", "optim.warmup"), "ours"),
+            **dict.fromkeys(("optim.weight_decay", "optim.weight_decay_mode"), "FixMatch's code"),
             "optim.nesterov": "FixMatch's code",
-            "l2i.outer_batch_size": "ours, for speed",
-            "l2i.every": "ours, for speed",
+            **dict.fromkeys(("l2i.outer_batch_size", "l2i.every"), "ours, for speed"),
         },
     ),
-    "short": Budget(
-        apply_short_budget,
+    "short": Budget(  # any method within half an hour of one H200: a 128th of the paper's steps
+        {"steps": 8192, "eval_every": 1024, "save_every": 1024, "probe_samples": 1000},
         2,
         {
             "steps": "ours: a 128th of the paper's 1,048,576",
@@ -189,9 +125,8 @@ def make_budget_cells(spec: CifarSpec) -> list[Cell]:
     pair = [fixmatch, fixmatch._replace(update="normalized")]
     if spec is CIFAR100_SPEC:
         return pair
-    teacher, mixmatch = (
-        fixmatch._replace(method=method) for method in ("mean-teacher", "mixmatch")
-    )
+    teacher = fixmatch._replace(method="mean-teacher")
+    mixmatch = fixmatch._replace(method="mixmatch")
     return [
         *(cell._replace(budget="fast") for cell in pair),
         teacher,
@@ -205,62 +140,93 @@ def make_budget_cells(spec: CifarSpec) -> list[Cell]:
     ]
 
 
-def build_cells(spec: CifarSpec, ablations: Ablations) -> list[Cell]:
+def build_cells(spec: CifarSpec) -> list[Cell]:
     """Return every method at every number of labels, with L2I and ablations; SL, UDA are ours."""
     cells: list[Cell] = []
     for method in METHOD_SETTINGS:
         for labels in spec.label_counts:
-            cells.append(Cell(method, labels))
             if method in ("mean-teacher", "mixmatch", "fixmatch", "uda"):
-                names = ablations.get((method, labels), ())
-                cells += make_l2i_cells(method, labels, ablations=names)
+                cells += make_cells(method, labels, ablations=list_ablations(spec, method, labels))
+            else:
+                cells.append(Cell(method, labels))
     return cells + make_budget_cells(spec)
 
 
-def make_run(spec: CifarSpec, name: str, cell: Cell) -> Run:
+def list_ablations(spec: CifarSpec, method: str, labels: int) -> tuple[str, ...]:
+    """Return the ablations of a method with L2I."""
+    if method != "fixmatch":
+        return ("exact",) if method == "mean-teacher" else ()
+    if spec is CIFAR10_SPEC:
+        return ("learnable",)
+    return ("learnable", "separate", *(HOLDOUT_SIZES if labels == 500 else ()))
+
+
+def make_settings(spec: CifarSpec, cell: Cell) -> Settings:
     """Return the paper's protocol for a cell, or its shorter version."""
-    budget = BUDGETS.get(cell.budget)
+    budget = BUDGETS[cell.budget]
     unlabeled_ratio = outer_ratio = 1
     if cell.method in ("fixmatch", "uda"):
-        unlabeled_ratio = UNLABELED_RATIO if budget is None else budget.unlabeled_ratio
+        unlabeled_ratio = budget.unlabeled_ratio
         # on a budget of ours the outer step has no more than 64
-        outer_ratio = UNLABELED_RATIO if budget is None else 1
+        outer_ratio = 1 if cell.budget else UNLABELED_RATIO
     # the released code's step on a sum over batch and classes, written for our means
     eta_scale = 100 if cell.ablation == "learnable" else 50
     eta = eta_scale * spec.lr * outer_ratio * BATCH_SIZE * spec.num_classes
     batch = {"labeled": BATCH_SIZE, "unlabeled": unlabeled_ratio * BATCH_SIZE}
     weak = {"shift": 4, "padding": "reflect", "flip": True}
-    run = build_run(
-        name,
-        cell,
-        make_l2i_config(cell, eta),
-        METHOD_SETTINGS,
-        steps=STEPS,
-        eval_every=1024,
-        save_every=1024,
-        data={
+    return {
+        **budget.settings,
+        "data": {
             "name": spec.name,
             "num_validation": 5000,
             "weak": weak,
             "strong": {**weak, "randaugment": 2, "cutout": 16, "fill": 127},
         },
-        batch={**batch, "holdout": HOLDOUT_SIZES.get(cell.ablation, BATCH_SIZE)},
-        model={"name": "wide-resnet", "depth": 28, "width": 2},
-        optim={**spec.optim, "lr": spec.lr, "ema_decay": 0.999},
-    )
-    return run if budget is None else budget.shorten(run)
+        "batch": {**batch, "holdout": HOLDOUT_SIZES.get(cell.ablation, BATCH_SIZE)},
+        "model": {"name": "wide-resnet", "depth": 28, "width": 2},
+        "method": METHOD_SETTINGS[cell.method],
+        "l2i": make_l2i(cell, eta=eta, **make_outer_settings(cell)),
+        "optim": make_optim(spec, cell),
+    }
 
 
-def build_table(spec: CifarSpec, ablations: Ablations) -> Table:
+def make_outer_settings(cell: Cell) -> Settings:
+    """Return what speeds up FixMatch's outer step on a budget of our own."""
+    if cell.budget == "fast":
+        return {"outer_batch_size": 64, "every": 8}
+    is_outer = cell.budget == "short" and cell.method == "fixmatch" and cell.update != "off"
+    return {"outer_batch_size": 64} if is_outer else {}
+
+
+def make_optim(spec: CifarSpec, cell: Cell) -> Settings:
+    """Return the paper's optimizer, or FixMatch's own on a budget of ours.
+
+    That is SGD as in FixMatch's code, at twice its rate, with a linear decay to 0.
+    """
+    optim = {**spec.optim, "lr": spec.lr, "ema_decay": 0.999}
+    if cell.budget and cell.method == "fixmatch":
+        optim |= {
+            "name": "sgd",
+            "lr": 0.06,
+            "nesterov": True,
+            "weight_decay_mode": "l2",
+            "schedule": "linear",
+            "warmup": 0.02,
+        }
+        if spec is CIFAR10_SPEC:
+            optim["weight_decay"] = 0.0005
+    return {**optim, "ema_bn": "recompute"} if cell.budget == "short" else optim
+
+
+def build_table(spec: CifarSpec) -> Table:
     """Return one of the two tables; its first mean-teacher cells are the default."""
-    fewest_labels = spec.label_counts[0]
     return Table(
         name=spec.name,
-        cells=name_cells(spec.name, build_cells(spec, ablations)),
-        make_run=partial(make_run, spec),
-        default_cells=(
-            f"{spec.name}/mean-teacher-{fewest_labels}",
-            f"{spec.name}/mean-teacher-l2i-{fewest_labels}",
+        cells=name_cells(spec.name, build_cells(spec)),
+        make_settings=partial(make_settings, spec),
+        default_cells=tuple(
+            f"{spec.name}/{method}-{spec.label_counts[0]}"
+            for method in ("mean-teacher", "mean-teacher-l2i")
         ),
         seeds=3,
         sources=SOURCES,
@@ -268,20 +234,4 @@ def build_table(spec: CifarSpec, ablations: Ablations) -> Table:
     )
 
 
-CIFAR10 = build_table(
-    CIFAR10_SPEC,
-    {
-        **{("mean-teacher", labels): ("exact",) for labels in CIFAR10_SPEC.label_counts},
-        **{("fixmatch", labels): ("learnable",) for labels in CIFAR10_SPEC.label_counts},
-    },
-)
-CIFAR100 = build_table(
-    CIFAR100_SPEC,
-    {
-        **{("mean-teacher", labels): ("exact",) for labels in CIFAR100_SPEC.label_counts},
-        **{
-            ("fixmatch", labels): ("learnable", "separate") for labels in CIFAR100_SPEC.label_counts
-        },
-        ("fixmatch", 500): ("learnable", "separate", "holdout32", "holdout128"),
-    },
-)
+CIFAR10, CIFAR100 = build_table(CIFAR10_SPEC), build_table(CIFAR100_SPEC)

@@ -1,22 +1,7 @@
 """The embedded demo: scikit-learn's digits with 40 labels, every method with and without L2I."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from l2i.methods import METHODS
-from l2i.recipes.table import (
-    Cell,
-    Settings,
-    Table,
-    build_run,
-    make_controlled_cells,
-    make_l2i_config,
-    name_cells,
-)
-
-if TYPE_CHECKING:
-    from l2i.config import Run
+from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 NUM_LABELED = 40
 LEARNING_RATE = 0.002
@@ -33,31 +18,27 @@ def build_cells() -> list[Cell]:
     cells = [Cell("supervised", NUM_LABELED)]
     for method in METHODS:
         if method != "supervised":
-            cells += make_controlled_cells(method, NUM_LABELED)
+            cells += make_cells(method, NUM_LABELED, control=True)
     return cells
 
 
-def make_run(name: str, cell: Cell) -> Run:
-    """Return the run of a cell."""
-    return build_run(
-        name,
-        cell,
-        # the released code's step, 50·lr on a sum over batch and classes, in our means
-        make_l2i_config(cell, eta=50 * LEARNING_RATE * 64 * 10),
-        METHOD_SETTINGS,
-        steps=1500,
-        threads=1,
-        eval_every=100,
-        save_every=500,
-        data={
+def make_settings(cell: Cell) -> Settings:
+    """Return the settings of a cell."""
+    return {
+        "steps": 1500,
+        "threads": 1,
+        "data": {
             "num_validation": 100,
             "weak": {"shift": 1},
             "strong": {"shift": 1, "noise": 0.2, "cutout": 3},
         },
-        batch={"labeled": 40, "unlabeled": 64, "holdout": 40},
-        model={"name": "mlp", "width": 128, "depth": 2},
-        optim={"name": "adam", "lr": LEARNING_RATE, "weight_decay": 0.00004, "ema_decay": 0.99},
-    )
+        "batch": {"labeled": 40, "unlabeled": 64, "holdout": 40},
+        "model": {"name": "mlp", "width": 128, "depth": 2},
+        "method": METHOD_SETTINGS.get(cell.method, {}),
+        # the released code's step, 50·lr on a sum over batch and classes, in our means
+        "l2i": make_l2i(cell, eta=50 * LEARNING_RATE * 64 * 10),
+        "optim": {"lr": LEARNING_RATE, "weight_decay": 0.00004, "ema_decay": 0.99},
+    }
 
 
 TABLE = Table(
@@ -66,7 +47,7 @@ TABLE = Table(
         "digits": Cell("fixmatch", NUM_LABELED, "normalized"),
         **name_cells("digits", build_cells()),
     },
-    make_run=make_run,
+    make_settings=make_settings,
     default_cells=("digits/sl-40", "digits/fixmatch-40", "digits/fixmatch-l2i-40"),
     seeds=5,
 )

@@ -1,21 +1,6 @@
 """ImageNet at 72 pixels with 5 % of the labels, or all of them (section 5, Experiment 3)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from l2i.recipes.table import (
-    UPDATE_SUFFIXES,
-    Cell,
-    Settings,
-    Table,
-    build_run,
-    make_l2i_cells,
-    make_l2i_config,
-)
-
-if TYPE_CHECKING:
-    from l2i.config import Run
+from l2i.recipes.table import UPDATE_SUFFIXES, Cell, Settings, Table, make_cells, make_l2i
 
 LEARNING_RATE = 0.1
 EPOCHS = 120
@@ -37,8 +22,7 @@ SOURCES = {
     "data.strong.cutout": "FixMatch's code for CIFAR: half of the side",
     "batch.holdout": "as many as labelled, as in the paper's other experiments",
     "method.rampup": "as for CIFAR",
-    "method.temperature": "MixMatch's, as for CIFAR",
-    "method.alpha": "MixMatch's, as for CIFAR",
+    **dict.fromkeys(("method.temperature", "method.alpha"), "MixMatch's, as for CIFAR"),
     "method.threshold": "FixMatch's, as for CIFAR",
     "method.one_forward": "FixMatch's code",
     "optim.ema_decay": "as for CIFAR; it is what is evaluated",
@@ -56,28 +40,26 @@ def compute_num_steps(cell: Cell) -> int:
     return EPOCHS * -(-num_samples // batch_size)
 
 
-def make_run(name: str, cell: Cell) -> Run:
+def make_settings(cell: Cell) -> Settings:
     """Return the paper's protocol for a cell."""
     unlabeled = UNLABELED_BATCH_SIZES.get(cell.method, BATCH_SIZE)
     weak = {"crop": 64, "flip": True}
-    return build_run(
-        name,
-        cell,
-        make_l2i_config(cell, eta=50 * LEARNING_RATE * unlabeled * NUM_CLASSES),
-        METHOD_SETTINGS,
-        steps=compute_num_steps(cell),
-        eval_every=5000,
-        save_every=1000,
-        data={
+    return {
+        "steps": compute_num_steps(cell),
+        "eval_every": 5000,
+        "save_every": 1000,
+        "data": {
             "name": "imagenet",
             "num_validation": 0,
             "weak": weak,
             "strong": {**weak, "randaugment": 2, "cutout": 32, "fill": 127},
             "workers": 8,
         },
-        batch={"labeled": BATCH_SIZE, "unlabeled": unlabeled, "holdout": BATCH_SIZE},
-        model={"name": "resnet", "depth": 26, "width": 1},
-        optim={
+        "batch": {"labeled": BATCH_SIZE, "unlabeled": unlabeled, "holdout": BATCH_SIZE},
+        "model": {"name": "resnet", "depth": 26, "width": 1},
+        "method": METHOD_SETTINGS.get(cell.method, {}),
+        "l2i": make_l2i(cell, eta=50 * LEARNING_RATE * unlabeled * NUM_CLASSES),
+        "optim": {
             "name": "sgd",
             "lr": LEARNING_RATE,
             "nesterov": True,
@@ -87,14 +69,13 @@ def make_run(name: str, cell: Cell) -> Run:
             "milestones": (30 / 120, 60 / 120, 90 / 120),
             "ema_decay": 0.999,
         },
-    )
+    }
 
 
 CELLS = (
     Cell("supervised", LABELED_FRACTION),
     Cell("mixmatch", LABELED_FRACTION),
-    Cell("fixmatch", LABELED_FRACTION),
-    *make_l2i_cells("fixmatch", LABELED_FRACTION),
+    *make_cells("fixmatch", LABELED_FRACTION),
 )
 TABLE = Table(
     name="imagenet",
@@ -102,7 +83,7 @@ TABLE = Table(
         **{f"imagenet/{cell.method_slug}{UPDATE_SUFFIXES[cell.update]}": cell for cell in CELLS},
         "imagenet/sl-all": Cell("supervised", 1.0),
     },
-    make_run=make_run,
+    make_settings=make_settings,
     default_cells=("imagenet/sl", "imagenet/fixmatch", "imagenet/fixmatch-l2i"),
     seeds=1,
     sources=SOURCES,

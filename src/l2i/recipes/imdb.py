@@ -1,21 +1,6 @@
 """IMDb's reviews from 20 labels: BERT with UDA (section 5, Experiment 4)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from l2i.recipes.table import (
-    Cell,
-    Settings,
-    Table,
-    build_run,
-    make_l2i_cells,
-    make_l2i_config,
-    name_cells,
-)
-
-if TYPE_CHECKING:
-    from l2i.config import Run
+from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 NUM_LABELED = 20
 LEARNING_RATE = 2e-5
@@ -51,43 +36,40 @@ def build_cells() -> list[Cell]:
     cells = [Cell("supervised", NUM_LABELED)]
     for method in METHOD_SETTINGS:
         ablations = ("exact",) if method == "uda" else ()
-        cells.append(Cell(method, NUM_LABELED))
-        cells += make_l2i_cells(method, NUM_LABELED, ablations=ablations)
+        cells += make_cells(method, NUM_LABELED, ablations=ablations)
     return cells
 
 
-def make_run(name: str, cell: Cell) -> Run:
+def make_settings(cell: Cell) -> Settings:
     """Return the paper's protocol for a cell."""
-    return build_run(
-        name,
-        cell,
-        make_l2i_config(cell, eta=50 * LEARNING_RATE * UNLABELED_BATCH_SIZE * NUM_CLASSES),
-        METHOD_SETTINGS,
-        steps=10_000,
-        eval_every=500,
-        save_every=2500,
-        data={
+    return {
+        "steps": 10_000,
+        "eval_every": 500,
+        "save_every": 2500,
+        "data": {
             "name": "imdb",
             "num_validation": 0,
             "text": {"length": 128},
             "words": {"paraphrase": 1.0, "replace": 0.3},
         },
-        batch={"labeled": 8, "unlabeled": UNLABELED_BATCH_SIZE, "holdout": 8},
-        model={"name": "encoder", "weights": "bert-base-uncased", "dropout": 0.1},
-        optim={
+        "batch": {"labeled": 8, "unlabeled": UNLABELED_BATCH_SIZE, "holdout": 8},
+        "model": {"name": "encoder", "weights": "bert-base-uncased", "dropout": 0.1},
+        "method": METHOD_SETTINGS.get(cell.method, {}),
+        "l2i": make_l2i(cell, eta=50 * LEARNING_RATE * UNLABELED_BATCH_SIZE * NUM_CLASSES),
+        "optim": {
             "lr": LEARNING_RATE,
             "schedule": "linear",
             "warmup": 0.1,
             "max_grad_norm": 1.0,
             "ema_decay": 0.999 if cell.method == "mean-teacher" else 0.0,
         },
-    )
+    }
 
 
 TABLE = Table(
     name="imdb",
     cells=name_cells("imdb", build_cells()),
-    make_run=make_run,
+    make_settings=make_settings,
     default_cells=("imdb/sl-20", "imdb/uda-20", "imdb/uda-l2i-20"),
     seeds=3,
     sources=SOURCES,

@@ -10,18 +10,10 @@ from l2i.config.validate import flatten_fields
 from l2i.quantity import resolve_count
 from l2i.recipes.table import Table
 
-NON_PROTOCOL_FIELDS = (  # that do not affect the result
-    "name",
-    "out",
-    "device",
-    "threads",
-    "save_every",
-    "keep_checkpoints",
-    "data.root",
-    "data.workers",
-)
-TEXT_FIELDS = r"data\.(text|words)\.|model\.(weights|freeze|encoder_dropout)|optim\.layer_decay"
-NON_TEXT_FIELDS = r"data\.(weak|strong)\.|model\.(width|depth)"
+# fields that do not affect the result
+NON_PROTOCOL_FIELDS = r"name|out|device|threads|save_every|keep_checkpoints|data\.(root|workers)"
+TEXT_FIELDS = r"data\.(text|words)\..+|model\.(weights|freeze|encoder_dropout)|optim\.layer_decay"
+NON_TEXT_FIELDS = r"data\.(weak|strong)\..+|model\.(width|depth)"
 
 
 def resolve_protocol(run: Run) -> dict[str, Any]:
@@ -33,7 +25,8 @@ def resolve_protocol(run: Run) -> dict[str, Any]:
     settings["optim.milestones"] = tuple(
         resolve_count(milestone, run.steps) for milestone in run.optim.milestones
     )
-    unused = [*map(re.escape, NON_PROTOCOL_FIELDS)]
+    other_fields = NON_TEXT_FIELDS if run.model.name == "encoder" else TEXT_FIELDS
+    unused = [NON_PROTOCOL_FIELDS, other_fields]
     if run.data.num_test == 1.0:  # all, as everywhere
         unused.append(r"data\.num_test")
     if run.l2i.update == "off":
@@ -42,13 +35,8 @@ def resolve_protocol(run: Run) -> dict[str, Any]:
         unused.append(r"batch\.unlabeled")
     if "strong" not in run.method.views:
         unused.append(r"data\.(strong|words)\..+")
-    unused_pattern = "|".join(unused)
-    other_pattern = NON_TEXT_FIELDS if run.model.name == "encoder" else TEXT_FIELDS
-    return {
-        path: value
-        for path, value in settings.items()
-        if not re.fullmatch(unused_pattern, path) and not re.match(other_pattern, path)
-    }
+    pattern = re.compile("|".join(unused))
+    return {path: value for path, value in settings.items() if not pattern.fullmatch(path)}
 
 
 def format_protocol(run: Run, table: Table, name: str) -> str:

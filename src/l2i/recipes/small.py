@@ -1,23 +1,8 @@
 """Small problems that a CPU trains in seconds, beside the digits (docs/study.md)."""
 
-from __future__ import annotations
+from typing import Any
 
-from functools import partial
-from typing import TYPE_CHECKING
-
-from l2i.recipes.table import (
-    TABULAR_RHO,
-    Cell,
-    Settings,
-    Table,
-    build_run,
-    make_controlled_cells,
-    make_l2i_config,
-    name_cells,
-)
-
-if TYPE_CHECKING:
-    from l2i.config import Run
+from l2i.recipes.table import TABULAR_RHO, Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 LEARNING_RATE = 0.002  # of Adam
 CONSISTENCY_SETTINGS = {"weight": 1.0, "rampup": 1 / 3}  # of regression on tables
@@ -79,30 +64,24 @@ def make_tabular_settings(name: str, *, corrupt: float, report: str) -> Settings
     }
 
 
-def make_run(
-    settings: Settings, methods: dict[str, Settings], rho: float | None, name: str, cell: Cell
-) -> Run:
-    """Return the run of a cell."""
-    l2i = make_l2i_config(cell, eta=10 * LEARNING_RATE, rho=rho)
-    return build_run(name, cell, l2i, methods, threads=1, **settings)
-
-
 def build_small_table(
-    name: str,
-    num_labeled: int,
-    settings: Settings,
-    methods: dict[str, Settings],
-    rho: float | None = None,
+    name: str, num_labeled: int, settings: Settings, methods: dict[str, Settings], **l2i: Any
 ) -> Table:
     """Return a table with each method without L2I, with it, and with the control."""
     cells = [Cell("supervised", num_labeled)]
     for method in methods:
-        cells += make_controlled_cells(method, num_labeled)
+        cells += make_cells(method, num_labeled, control=True)
     cells_by_name = name_cells(name, cells)
+
+    def make_settings(cell: Cell) -> Settings:
+        method = methods.get(cell.method, {})
+        outer = make_l2i(cell, eta=10 * LEARNING_RATE, **l2i)
+        return {**settings, "threads": 1, "method": method, "l2i": outer}
+
     return Table(
         name=name,
         cells=cells_by_name,
-        make_run=partial(make_run, settings, methods, rho),
+        make_settings=make_settings,
         default_cells=tuple(cell for cell in cells_by_name if "-paper-" not in cell),
         seeds=5,
     )
@@ -114,19 +93,16 @@ BREAST_CANCER = build_small_table(
     20,
     make_tabular_settings("breast-cancer", corrupt=0.1, report="median"),
     {"pseudo-label": {}},
-    TABULAR_RHO,
+    rho=TABULAR_RHO,
 )
-DIABETES = build_small_table(
-    "diabetes",
-    50,
-    make_tabular_settings("diabetes", corrupt=0.3, report="best"),
-    {"mean-teacher": CONSISTENCY_SETTINGS},
-)
-FRIEDMAN = build_small_table(
-    "friedman",
-    60,
-    make_tabular_settings("friedman", corrupt=0.3, report="best"),
-    {"mean-teacher": CONSISTENCY_SETTINGS},
+DIABETES, FRIEDMAN = (
+    build_small_table(
+        name,
+        num_labeled,
+        make_tabular_settings(name, corrupt=0.3, report="best"),
+        {"mean-teacher": CONSISTENCY_SETTINGS},
+    )
+    for name, num_labeled in (("diabetes", 50), ("friedman", 60))
 )
 SMALL_FACES = build_small_table(
     "small-faces",

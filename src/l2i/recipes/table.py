@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from l2i.methods import METHODS
 from l2i.registry import load_registered
 
 if TYPE_CHECKING:
-    from l2i.config import L2I, Run
+    from l2i.config import Run
 
 OuterUpdate = Literal["off", "normalized", "paper"]
 Settings = dict[str, Any]
@@ -67,7 +67,8 @@ class Table:
 
     name: str
     cells: dict[str, Cell]
-    make_run: Callable[[str, Cell], Run]
+    make_settings: Callable[[Cell], Settings]
+    """Fields of a cell's run, as for `l2i.replace`; those of its method are under "method"."""
     default_cells: tuple[str, ...]
     """Cells that `l2i compare` trains by default."""
     seeds: int
@@ -80,6 +81,14 @@ class Table:
 
     def get_run(self, name: str) -> Run:
         return self.make_run(name, self.cells[name])
+
+    def make_run(self, name: str, cell: Cell) -> Run:
+        """Return the run of a cell."""
+        from l2i.config import Data, Run, replace
+
+        method = load_registered("method", METHODS, cell.method)()
+        run = Run(name=name, method=method, data=Data(num_labeled=cell.num_labeled))
+        return replace(run, **self.make_settings(cell))
 
     def find_cell(self, cell: Cell) -> str | None:
         """Return the name of a cell, if the table has it."""
@@ -97,10 +106,8 @@ class Table:
 
     def get_paper_result(self, name: str) -> PaperResult | None:
         """Return the paper's result for a cell, whatever its budget and the rule of L2I."""
-        paper_cell = self.find_paper_cell(name)
-        return load_paper_results().get(
-            paper_cell.replace(UPDATE_SUFFIXES["paper"], UPDATE_SUFFIXES["normalized"])
-        )
+        suffixes = UPDATE_SUFFIXES["paper"], UPDATE_SUFFIXES["normalized"]
+        return load_paper_results().get(self.find_paper_cell(name).replace(*suffixes))
 
     def get_setting_source(self, name: str, path: str) -> str | None:
         """Return where the value of a cell's field comes from, if the paper leaves it open."""
@@ -116,38 +123,16 @@ class Table:
         return "\n".join(lines)
 
 
-def build_run(
-    name: str, cell: Cell, l2i: L2I, methods: Mapping[str, Settings], **settings: Any
-) -> Run:
-    """Return the run of a cell with its method and fields, which are given as for `replace`."""
-    from l2i.config import Run, replace
-
-    method = load_registered("method", METHODS, cell.method)(**methods.get(cell.method, {}))
-    data = {**settings.pop("data"), "num_labeled": cell.num_labeled}
-    return replace(Run(name=name, method=method, l2i=l2i), data=data, **settings)
-
-
-def make_l2i_config(
-    cell: Cell,
-    eta: float,
-    *,
-    eta_schedule: Literal["constant", "rate"] = "constant",
-    rho: float | None = None,
-) -> L2I:
-    """Return L2I as a cell has it.
+def make_l2i(cell: Cell, *, eta: float, eta_schedule: str = "constant", **others: Any) -> Settings:
+    """Return the fields of L2I as a cell has them.
 
     `eta` is for the paper's rule, and for every rule with a number of inner steps.
     """
-    from l2i.config import L2I, PaperUpdate
-
-    changes = {"update": cell.update, **ABLATIONS.get(cell.ablation, {})}
-    if rho is not None:
-        changes["rho"] = rho
-    paper = dict(changes.pop("paper", {}))
-    if cell.update == "paper" or paper:
-        inner_supervised = cell.update == "paper"
-        paper |= {"eta": eta, "eta_schedule": eta_schedule, "inner_supervised": inner_supervised}
-    return L2I(**changes, paper=PaperUpdate(**paper))
+    settings = {"update": cell.update, **ABLATIONS.get(cell.ablation, {}), **others}
+    if cell.update == "paper" or "paper" in settings:
+        paper = {"eta": eta, "eta_schedule": eta_schedule, **settings.get("paper", {})}
+        settings["paper"] = {**paper, "inner_supervised": cell.update == "paper"}
+    return settings
 
 
 def name_cells(table_name: str, cells: Iterable[Cell]) -> dict[str, Cell]:
@@ -160,25 +145,18 @@ def name_cells(table_name: str, cells: Iterable[Cell]) -> dict[str, Cell]:
     return named
 
 
-def make_l2i_cells(
-    method: str, num_labeled: int | float, *, ablations: Iterable[str] = ()
+def make_cells(
+    method: str, num_labeled: int | float, *, ablations: Iterable[str] = (), control: bool = False
 ) -> list[Cell]:
-    """Return a method with L2I by both rules, without ablation and with each."""
-    updates: tuple[OuterUpdate, ...] = ("normalized", "paper")
-    return [
-        Cell(method, num_labeled, update, ablation)
-        for ablation in ("", *ablations)
-        for update in updates
-    ]
-
-
-def make_controlled_cells(method: str, num_labeled: int | float) -> list[Cell]:
-    """Return a method without L2I, with it, and with the control.
+    """Return a method without L2I, then with it by both rules, without ablation and with each.
 
     The control uses the hold-out samples as more labelled ones, at the same strength.
     """
-    control = Cell(method, num_labeled, "normalized", "control")
-    return [Cell(method, num_labeled), *make_l2i_cells(method, num_labeled), control]
+    cells = [Cell(method, num_labeled)]
+    for ablation in ("", *ablations):
+        with_l2i = Cell(method, num_labeled, "normalized", ablation)
+        cells += [with_l2i, with_l2i._replace(update="paper")]
+    return [*cells, Cell(method, num_labeled, "normalized", "control")] if control else cells
 
 
 @cache

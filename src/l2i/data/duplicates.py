@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -26,16 +26,7 @@ COMPARED_SETS = (  # labels that leak come first
     ("test", "unlabeled"),
     ("test", "validation"),
 )
-
-
-class SampleHash(NamedTuple):
-    """A sample by its content."""
-
-    x: bytes
-    y: bytes
-
-
-Hashes = list[SampleHash]
+Hashes = list[tuple[bytes, bytes]]  # of inputs and labels
 
 
 def describe_duplicates(splits: Splits) -> list[str]:
@@ -45,19 +36,17 @@ def describe_duplicates(splits: Splits) -> list[str]:
     to expect between the two, and only what exceeds it is reported.
     """
     hashes = _hash_splits(splits)
-    labeled_keys = {sample.x for sample in hashes["labeled"]}
-    hashes["labeled"] += [sample for sample in hashes["holdout"] if sample.x not in labeled_keys]
-    sentences = [
-        _describe_overlap(name, hashes[name], other_name, hashes[other_name])
-        for name, other_name in COMPARED_SETS
-    ]
+    labeled_keys = {x for x, _ in hashes["labeled"]}
+    hashes["labeled"] += [(x, y) for x, y in hashes["holdout"] if x not in labeled_keys]
+    sentences = (_describe_overlap(hashes, *names) for names in COMPARED_SETS)
     return [sentence for sentence in sentences if sentence is not None]
 
 
-def _describe_overlap(name: str, hashes: Hashes, other_name: str, other: Hashes) -> str | None:
-    keys, other_keys = {sample.x for sample in hashes}, {sample.x for sample in other}
-    shared = sum(sample.x in other_keys for sample in hashes)
-    shared_back = sum(sample.x in keys for sample in other)
+def _describe_overlap(sets: dict[str, Hashes], name: str, other_name: str) -> str | None:
+    hashes, other = sets[name], sets[other_name]
+    keys, other_keys = {x for x, _ in hashes}, {x for x, _ in other}
+    shared = sum(x in other_keys for x, _ in hashes)
+    shared_back = sum(x in keys for x, _ in other)
     expected_rate = max(_compute_repeat_rate(hashes), _compute_repeat_rate(other))
     pairs = ((shared, len(hashes)), (shared_back, len(other)))
     if not any(_is_notable(count, size, expected_rate) for count, size in pairs):
@@ -77,7 +66,7 @@ def _describe_overlap(name: str, hashes: Hashes, other_name: str, other: Hashes)
 
 
 def _compute_repeat_rate(hashes: Hashes) -> float:
-    counts = Counter(sample.x for sample in hashes)
+    counts = Counter(x for x, _ in hashes)
     return sum(count for count in counts.values() if count > 1) / max(1, len(hashes))
 
 
@@ -101,10 +90,8 @@ def _hash_splits(splits: Splits) -> dict[str, Hashes]:
         if isinstance(x := samples.x, Tensor):
             is_versions = splits.vocabulary is not None and x.ndim == 3
             keys[name] = _hash_rows(x[:, 0] if is_versions else x)
-    return {
-        name: [SampleHash(*pair) for pair in zip(keys[name], _hash_rows(samples.y), strict=True)]
-        for name, samples in sets.items()
-    }
+    labels = {name: _hash_rows(samples.y) for name, samples in sets.items()}
+    return {name: list(zip(keys[name], labels[name], strict=True)) for name in sets}
 
 
 def _hash_rows(x: Tensor) -> list[bytes]:
@@ -116,10 +103,7 @@ def _hash_files(sets: dict[str, ImageFiles]) -> dict[str, list[bytes]] | None:
     """Key files by size, with a checksum if several have one size; None if that takes too long."""
     if sum(map(len, sets.values())) > MAX_FILES:
         return None
-    paths = {
-        name: [Path(files.paths[row]) for row in files.rows.tolist()]
-        for name, files in sets.items()
-    }
+    paths = {name: [Path(x.paths[row]) for row in x.rows.tolist()] for name, x in sets.items()}
     sizes = {path: path.stat().st_size for path in {p for group in paths.values() for p in group}}
     counts = Counter(sizes.values())
     ambiguous = [path for path, size in sizes.items() if counts[size] > 1]

@@ -130,10 +130,8 @@ class Splits(SampleInfo):
         if vocabulary is not None and any(
             int(torch.as_tensor(ids).max()) >= vocabulary.size for ids in (own.x, x) if len(ids)
         ):
-            raise InputError(
-                f"token ids must be below the {vocabulary.size} of `vocabulary`; "
-                "use their own tokenizer's"
-            )
+            requirement = f"must be below the {vocabulary.size} of `vocabulary`"
+            raise InputError(f"token ids {requirement}; use their own tokenizer's")
         no_samples = own.take(torch.arange(0))
         return Splits(
             labeled=own,
@@ -154,15 +152,13 @@ class Splits(SampleInfo):
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Splits:
         keep_dtype = self.has_integer_inputs
+        sets: dict[str, Any] = {name: getattr(self, name) for name in SPLIT_TITLES}
         return dataclasses.replace(
             self,
             normalization=self.normalization and self.normalization.to(device, dtype),
             vocabulary=self.vocabulary and self.vocabulary.to(device),
             columns=self.columns and self.columns.to(device),
-            **{
-                name: getattr(self, name).to(device, dtype, keep_dtype=keep_dtype)
-                for name in SPLIT_TITLES
-            },
+            **{name: part.to(device, dtype, keep_dtype=keep_dtype) for name, part in sets.items()},
         )
 
     @property
@@ -220,13 +216,9 @@ def make_samples(x: Any, y: Any, classes: int | None) -> Samples:
     inputs, labels = x if hasattr(x, "read") else torch.as_tensor(x), torch.as_tensor(y)
     labels = labels.float() if classes is None else labels.long()
     if len(inputs) != len(labels):
-        raise InputError(
-            f"{len(inputs)} samples and {len(labels)} labels do not match; give a label to each"
-        )
-    if classes is not None and (
-        labels.ndim != 1 or bool(((labels < 0) | (labels >= classes)).any())
-    ):
-        raise InputError(
-            f"class labels must be [N] whole numbers from 0 to {classes - 1}; number them so"
-        )
+        counts = f"{len(inputs)} samples and {len(labels)} labels"
+        raise InputError(f"{counts} do not match; give a label to each")
+    if classes is not None and (labels.ndim != 1 or ((labels < 0) | (labels >= classes)).any()):
+        requirement = f"must be [N] whole numbers from 0 to {classes - 1}"
+        raise InputError(f"class labels {requirement}; number them so")
     return Samples(inputs, labels)

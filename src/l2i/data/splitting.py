@@ -30,10 +30,8 @@ def draw_splits(
     order = torch.randperm(len(train.x), generator=torch.Generator().manual_seed(seed))
     validation_count = resolve_count(num_validation, len(order))
     if not 0 <= validation_count < len(order):
-        raise InputError(
-            f"num_validation={validation_count} must be at least 0 and leave some of "
-            f"{len(order)} training samples"
-        )
+        requirement = f"be at least 0 and leave some of {len(order)} training samples"
+        raise InputError(f"num_validation={validation_count} must {requirement}")
     groups = group_by_class(train.y, order[validation_count:], data.classes)
     counts = _resolve_label_counts(num_labeled, groups)
     labeled = [group[:count] for group, count in zip(groups, counts, strict=True)]
@@ -72,46 +70,35 @@ def group_by_class(y: Tensor, rows: Tensor, classes: int | None) -> list[Tensor]
     if classes is None:
         return [rows]
     if len(torch.unique(y)) < 2:
-        raise InputError(
-            "all training samples are of one class: there is nothing to tell apart; "
-            "add samples of another"
-        )
+        problem = "all training samples are of one class: there is nothing to tell apart"
+        raise InputError(f"{problem}; add samples of another")
     return [rows[y[rows] == c] for c in range(classes)]
 
 
 def _resolve_label_counts(num_labeled: CountOrFraction, groups: list[Tensor]) -> list[int]:
     classes, min_size = len(groups), min(len(group) for group in groups)
     if min_size == 0:
-        raise InputError(
-            "a class has no training samples left to label; lower num_validation, "
-            "or leave the class out"
-        )
+        fix = "lower num_validation, or leave the class out"
+        raise InputError(f"a class has no training samples left to label; {fix}")
     if isinstance(num_labeled, float):
         return [max(1, resolve_count(num_labeled, len(group))) for group in groups]
     per_class = num_labeled // classes
     if num_labeled < classes or num_labeled % classes:
-        raise InputError(
-            f"num_labeled={num_labeled} is not a positive multiple of {classes} classes; "
-            f"use {max(1, per_class) * classes}"
-        )
+        problem = f"is not a positive multiple of {classes} classes"
+        raise InputError(f"num_labeled={num_labeled} {problem}; use {max(1, per_class) * classes}")
     if per_class > min_size:
-        request = (
-            f"{per_class} labels a class, but one class" if classes > 1 else "as many, but the set"
-        )
-        raise InputError(
-            f"num_labeled={num_labeled} asks for {request} has only {min_size} training samples; "
-            f"use at most {min_size * classes}"
-        )
+        many_classes = f"{per_class} labels a class, but one class"
+        request = many_classes if classes > 1 else "as many, but the set"
+        problem = f"asks for {request} has only {min_size} training samples"
+        raise InputError(f"num_labeled={num_labeled} {problem}; use at most {min_size * classes}")
     return [per_class] * classes
 
 
 def split_holdout(labeled: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Split the labels of each class into 60 % to train on and 40 % to hold out."""
     if min(len(group) for group in labeled) < 2:
-        raise InputError(
-            "a separate hold-out set needs at least 2 labels a class; "
-            "label more or use l2i.holdout='joint'"
-        )
+        fix = "label more or use l2i.holdout='joint'"
+        raise InputError(f"a separate hold-out set needs at least 2 labels a class; {fix}")
     cuts = [min(max(1, round(LABELED_FRACTION * len(group))), len(group) - 1) for group in labeled]
     pairs = list(zip(labeled, cuts, strict=True))
     return [group[:cut] for group, cut in pairs], [group[cut:] for group, cut in pairs]

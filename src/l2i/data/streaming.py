@@ -19,19 +19,14 @@ NUM_CORES = (
 PREFETCH_BATCHES = 2  # per worker
 # an error travels as a value: raised in a worker, its message would be a traceback
 BatchOrError = Tensor | InputError
+RowsByStep = Callable[[int], Tensor]
 
 
 class ImageStream:
     """The rows `rows(step)` of files, step by step; a jump to another step restarts the workers."""
 
     def __init__(
-        self,
-        files: ImageFiles,
-        rows: Callable[[int], Tensor],
-        *,
-        device: torch.device,
-        steps: int,
-        workers: int,
+        self, files: ImageFiles, rows: RowsByStep, *, device: torch.device, steps: int, workers: int
     ) -> None:
         self.dataset = DecodedBatches(files, rows)
         self.device, self.steps, self.workers = device, steps, workers
@@ -43,7 +38,7 @@ class ImageStream:
         assert 0 <= step < self.steps
         if self.items is None or step != self.next_step:
             self.close()  # before the new workers start, so that there are never twice as many
-            self.items = _prefetch_to_device(self._make_loader(step), self.device)
+            self.items = _prefetch(self._make_loader(step), self.device)
         self.next_step = step + 1
         item = next(self.items)
         if isinstance(item, InputError):
@@ -72,7 +67,7 @@ class ImageStream:
 class DecodedBatches(Dataset[BatchOrError]):
     """The batch of each step, decoded by whoever asks for it."""
 
-    def __init__(self, files: ImageFiles, rows: Callable[[int], Tensor]) -> None:
+    def __init__(self, files: ImageFiles, rows: RowsByStep) -> None:
         self.files, self.rows = files, rows
 
     def __getitem__(self, step: int) -> BatchOrError:
@@ -88,9 +83,7 @@ def _detach_from_signals(_: int) -> None:
         os.setpgrp()
 
 
-def _prefetch_to_device(
-    items: Iterable[BatchOrError], device: torch.device
-) -> Iterator[BatchOrError]:
+def _prefetch(items: Iterable[BatchOrError], device: torch.device) -> Iterator[BatchOrError]:
     """Yield items on the device; with CUDA, copy the next one while the current one is in use."""
     if device.type != "cuda":
         yield from items

@@ -23,6 +23,7 @@ from l2i.models.huggingface import load_config, load_tokenizer
 TOKENIZE_CHUNK = 2000  # texts at a time
 # the prefix of tokens that continue a word, or (True) of those that begin one
 SUBWORD_MARKS = (("##", False), ("Ġ", True), ("▁", True))
+Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,8 @@ class Tokenizer:
         self.backend, self.text = tokenizer.backend_tokenizer, text
         self.backend.encode_special_tokens = True  # "[PAD]" in a text is five characters
         if tokenizer.pad_token_id is None:
-            raise InputError(
-                f"the tokenizer of {weights} has no padding token; give an encoder such as a BERT"
-            )
+            fix = "give an encoder such as a BERT"
+            raise InputError(f"the tokenizer of {weights} has no padding token; {fix}")
         size = max(tokenizer.get_vocab().values()) + 1  # the ids may have gaps
         self.pad_id = int(tokenizer.pad_token_id)
         _check_vocab_match(weights, load_config(weights), self.pad_id, size)
@@ -63,9 +63,8 @@ class Tokenizer:
         self.is_special = torch.zeros(size, dtype=torch.bool)
         self.is_special[[int(i) for i in tokenizer.all_special_ids]] = True
 
-    def __call__(
-        self, texts: Sequence[str], progress: Callable[[str], object] = lambda line: None
-    ) -> Tensor:  # int32 [N, L]
+    def __call__(self, texts: Sequence[str], progress: Progress = lambda line: None) -> Tensor:
+        """Return token ids, int32 [N, L]."""
         ids = np.empty((len(texts), self.text.length), dtype=np.int32)
         for start in range(0, len(texts), TOKENIZE_CHUNK):
             encodings = self.backend.encode_batch_fast(list(texts[start : start + TOKENIZE_CHUNK]))
@@ -86,41 +85,29 @@ class Tokenizer:
 
     def make_vocabulary(self, ids: Tensor) -> Vocabulary:
         """Build the vocabulary, with statistics of the texts `ids` [N, L]."""
-        return build_vocabulary(
-            ids,
-            pad_id=self.pad_id,
-            is_special=self.is_special,
-            is_continuation=self.is_continuation,
-        )
+        marks = {"is_special": self.is_special, "is_continuation": self.is_continuation}
+        return build_vocabulary(ids, pad_id=self.pad_id, **marks)
 
 
 def _check_vocab_match(weights: str | None, config: Any, pad_id: int, vocab_size: int) -> None:
     """Check that a tokenizer and the network beside it share a vocabulary."""
+    tokenizer, fix = f"the tokenizer of {weights}", "give the network its own tokenizer"
     config_pad_id = getattr(config, "pad_token_id", None)
     if config_pad_id != pad_id:
-        raise InputError(
-            f"the tokenizer of {weights} pads with {pad_id}, and its config.json has pad_token_id="
-            f"{config_pad_id}; write {pad_id} there, or give the network its own tokenizer"
-        )
+        problem = f"pads with {pad_id}, and its config.json has pad_token_id={config_pad_id}"
+        raise InputError(f"{tokenizer} {problem}; write {pad_id} there, or {fix}")
     if vocab_size > getattr(config, "vocab_size", vocab_size):
-        raise InputError(
-            f"the tokenizer of {weights} has {vocab_size:,} tokens, and its network "
-            f"{config.vocab_size:,}; give the network its own tokenizer"
-        )
+        problem = f"has {vocab_size:,} tokens, and its network {config.vocab_size:,}"
+        raise InputError(f"{tokenizer} {problem}; {fix}")
 
 
 def tokenize_dataset(
-    text_set: TextSet,
-    weights: str | None,
-    text: Text,
-    progress: Callable[[str], object] = lambda line: None,
+    text_set: TextSet, weights: str | None, text: Text, progress: Progress = lambda line: None
 ) -> DataSet:
     """Tokenize texts: a sample is [1 + P, L] ids, the original and P back-translations."""
     tokenizer = Tokenizer(weights, text)
-    train_texts = [
-        *check_texts(text_set.train, "the training set"),
-        *check_texts(text_set.unlabeled, "the unlabelled set"),
-    ]
+    train_texts = check_texts(text_set.train, "the training set")
+    train_texts += check_texts(text_set.unlabeled, "the unlabelled set")
     paraphrases = _align_paraphrases(train_texts, text_set.names, text.paraphrases)
     ids = [encode_with_cache(tokenizer, texts, progress) for texts in (train_texts, *paraphrases)]
     versions = torch.stack(ids, dim=1)
@@ -136,23 +123,20 @@ def tokenize_dataset(
     )
 
 
-def _align_paraphrases(
-    originals: list[str], names: list[str], folder: str | None
-) -> list[list[str]]:
-    """Return lists of back-translations, one per original; a text without any stands for itself."""
+def _align_paraphrases(texts: list[str], names: list[str], folder: str | None) -> list[list[str]]:
+    """Return lists of back-translations, one per text; a text without any stands for itself."""
     if folder is None:
         return []
     paraphrases = read_paraphrases(folder)
     per_text = [paraphrases.get(name, []) for name in names]
     if not any(per_text):
-        raise InputError(
-            f"{folder} has no back-translation of any of these texts: an id here is '{names[0]}', "
-            f"and there '{next(iter(paraphrases), 'none')}'; write such ids"
-        )
+        ids = f"an id here is '{names[0]}', and there '{next(iter(paraphrases), 'none')}'"
+        problem = f"{folder} has no back-translation of any of these texts: {ids}"
+        raise InputError(f"{problem}; write such ids")
     return [
         [
-            options[k % len(options)] if options else original
-            for options, original in zip(per_text, originals, strict=True)
+            options[k % len(options)] if options else text
+            for options, text in zip(per_text, texts, strict=True)
         ]
         for k in range(max(map(len, per_text)))
     ]
@@ -175,31 +159,25 @@ def describe_truncation(splits: Splits, text: Text) -> str:
     return sentence + (f"; {count:,} unlabelled ones have a back-translation" if count else "")
 
 
-def encode_with_cache(
-    tokenizer: Tokenizer, texts: list[str], progress: Callable[[str], object]
-) -> Tensor:
+def encode_with_cache(tokenizer: Tokenizer, texts: list[str], progress: Progress) -> Tensor:
     """Return the ids of texts from the cache, or add them to it if it can be written to."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save
 
     from l2i.files.output import write_atomic
 
-    path = _get_cache_folder() / f"tokens-{_hash_texts(tokenizer, texts)}.safetensors"
+    default_folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "l2i")
+    folder = Path(os.environ.get("L2I_CACHE") or default_folder).expanduser()
+    path = folder / f"tokens-{_hash_texts(tokenizer, texts)}.safetensors"
     with suppress(OSError, SafetensorError, KeyError):
         cached_ids = load_file(path)["ids"]
         if cached_ids.shape == (len(texts), tokenizer.text.length):
             return cached_ids
     ids = tokenizer(texts, progress)
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         write_atomic(path, save({"ids": ids}))
     return ids
-
-
-def _get_cache_folder() -> Path:
-    if configured := os.environ.get("L2I_CACHE"):
-        return Path(configured).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "l2i"
 
 
 def _hash_texts(tokenizer: Tokenizer, texts: list[str]) -> str:

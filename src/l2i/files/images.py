@@ -24,7 +24,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 # by content, since names may lie; decoders of other formats may run programs
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 50_000_000  # a small file may claim to be an image that fills the memory
-LARGE_IMAGE_PIXELS = 16_000_000  # above which threads take turns
+LARGE_IMAGE_PIXELS = 16_000_000  # above which threads take turns, to bound memory
 LARGE_IMAGE_LOCK = Lock()
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,17 +44,10 @@ def open_image(path: str | Path, formats: Sequence[str] = IMAGE_FORMATS) -> Iter
     except Image.DecompressionBombError:
         raise ImageTooLargeError(f"far more pixels than {MAX_PIXELS:,}") from None
     with image:
-        size = f"{image.width} × {image.height}"
-        if image.width * image.height > MAX_PIXELS:
-            raise ImageTooLargeError(f"{size} pixels, more than {MAX_PIXELS:,}")
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise ImageTooLargeError(f"{width} × {height} pixels, more than {MAX_PIXELS:,}")
         yield image
-
-
-@contextmanager
-def lock_large_image(image: Image.Image) -> Iterator[None]:
-    """Decode large images one at a time, however many threads there are, to bound memory."""
-    with LARGE_IMAGE_LOCK if image.width * image.height > LARGE_IMAGE_PIXELS else nullcontext():
-        yield
 
 
 def decode_image(
@@ -71,7 +64,8 @@ def decode_image(
     with open_image(path, formats) as image:
         if side is not None:  # JPEG only: decodes at a half, quarter or eighth
             image.draft(None, (2 * side, 2 * side))
-        with lock_large_image(image):
+        is_large = image.width * image.height > LARGE_IMAGE_PIXELS
+        with LARGE_IMAGE_LOCK if is_large else nullcontext():
             return convert(image)
 
 
@@ -110,12 +104,9 @@ def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) ->
         yield from pool.map(function, items)
 
 
-@contextmanager
-def ignore_image_warnings() -> Iterator[None]:
+def ignore_image_warnings() -> warnings.catch_warnings[None]:
     """Silence warnings: odd headers are common, and what cannot be decoded is an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 class PackedPaths:

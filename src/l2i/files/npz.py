@@ -8,7 +8,7 @@ import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -22,24 +22,20 @@ ALLOWED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 SAVEZ_HINT = "write it with numpy.savez, which does not compress"
 
 
-class NpzContents(NamedTuple):
-    """The arrays that were asked for, and the names of all arrays in the file."""
+def read_npz_arrays(path: Path, wanted: Sequence[str]) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Read those wanted arrays that an .npz holds, and the names of all arrays in it.
 
-    arrays: dict[str, NDArray[Any]]
-    names: list[str]
-
-
-def read_npz_arrays(path: Path, wanted: Sequence[str]) -> NpzContents:
-    """Read the wanted arrays that an .npz holds; raise a ValueError or zipfile error if damaged."""
+    A damaged file is a ValueError or zipfile error.
+    """
     check_regular_file(path)
-    with warnings.catch_warnings(), zipfile.ZipFile(path) as archive:
-        warnings.simplefilter("ignore")  # numpy warns of headers written by Python 2
+    # numpy warns of headers written by Python 2
+    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(path) as archive:
+        present = [name for name in wanted if f"{name}.npy" in archive.NameToInfo]
+        members = [archive.getinfo(f"{name}.npy") for name in present]
+        check_memory(path, sum(member.file_size for member in members), SAVEZ_HINT)
+        arrays = [_read_member(archive, member) for member in members]
         names = [name.removesuffix(".npy") for name in archive.namelist()]
-        files = {name: f"{name}.npy" for name in wanted if f"{name}.npy" in archive.NameToInfo}
-        members = {name: archive.getinfo(file) for name, file in files.items()}
-        check_memory(path, sum(member.file_size for member in members.values()), SAVEZ_HINT)
-        arrays = {name: _read_member(archive, member) for name, member in members.items()}
-        return NpzContents(arrays, names)
+        return dict(zip(present, arrays, strict=True)), names
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
@@ -55,8 +51,7 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
 def read_npy_array(path: Path) -> NDArray[Any]:
     """Read the array of an .npy file; a damaged file is a ValueError."""
     check_regular_file(path)
-    with warnings.catch_warnings(), path.open("rb") as file:
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), path.open("rb") as file:
         _check_header(file, os.fstat(file.fileno()).st_size)
         file.seek(0)
         return _read_array(file)
@@ -74,7 +69,7 @@ def _check_header(file: IO[bytes], file_size: int) -> None:
         raise ValueError("not plain values")
     shape, _, dtype = readers[version](file, max_header_size=MAX_HEADER_CHARS)
     is_plain = not dtype.hasobject and dtype.fields is None and dtype.itemsize
-    if not is_plain or any(size < 0 for size in shape):
+    if not is_plain or min(shape, default=0) < 0:
         raise ValueError("not plain values")
     if file.tell() + math.prod(shape) * dtype.itemsize != file_size:
         raise ValueError("shorter or longer than it says")

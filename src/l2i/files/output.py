@@ -60,10 +60,8 @@ def check_outside_data(folder: Path, data: Path) -> None:
     except OSError:  # an impossible name, which is reported when it is read or written
         return
     if is_inside:
-        raise InputError(
-            f"the fit would be written to {folder}, within the data in {data.resolve()}; "
-            "give an --out elsewhere"
-        )
+        places = f"{folder}, within the data in {data.resolve()}"
+        raise InputError(f"the fit would be written to {places}; give an --out elsewhere")
 
 
 def print_utf8(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from l2i.errors import InputError
@@ -16,32 +17,37 @@ MAX_COLUMNS = 100_000
 
 
 def check_regular_file(path: Path, root: Path | None = None) -> Path:
-    """Return `path`, after checking that it is a regular file that no link leads out of `root`.
-
-    Pipes block, and devices never end.
-    """
+    """Return `path`, after checking that it is a regular file that no link leads out of `root`."""
     try:
         file_stat = path.stat()
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}); see that it is there and readable"
-        ) from None
-    if root is not None and not is_within(path, root):
-        raise InputError(f"{path} is a link that leads out of {root}; put a copy in its place")
-    if not stat.S_ISREG(file_stat.st_mode):
+        problem = f"cannot be read ({error.strerror})"
+        raise InputError(f"{path} {problem}; see that it is there and readable") from None
+    if root is not None:
+        check_within(path, root)
+    if not stat.S_ISREG(file_stat.st_mode):  # pipes block, and devices never end
         raise InputError(f"{path} is not a regular file; put one in its place, or take it out")
     check_memory(path, file_stat.st_size, "it has holes: write it anew")
     return path
+
+
+@contextmanager
+def translate_any_error(problem: str, fix: str) -> Iterator[None]:
+    """Report what a damaged file leads to, which is of many kinds, all meaning the same."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{problem} ({type(error).__name__}); {fix}") from None
 
 
 def check_tree(folder: Path) -> None:
     """Check that a folder holds files and folders only, and no link that leads out of it."""
     for parent, folders, names in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *names)):
-            if path.is_symlink() and not is_within(path, folder):
-                raise InputError(
-                    f"{path} is a link that leads out of {folder}; put a copy in its place"
-                )
+            if path.is_symlink():
+                check_within(path, folder)
             if path.exists() and not (path.is_file() or path.is_dir()):
                 raise InputError(f"{path} is neither a file nor a folder; remove it")
 
@@ -54,16 +60,20 @@ def scan_folder(folder: str, root: str) -> Iterator[os.DirEntry[str]]:
                 continue
             path = Path(entry.path)
             if entry.is_symlink() and not (path.exists() and is_within(path, root)):
-                raise InputError(
-                    f"{entry.path} is a link that leads nowhere or out of {root}; "
-                    "put a copy in its place"
-                )
+                problem = f"a link that leads nowhere or out of {root}"
+                raise InputError(f"{entry.path} is {problem}; put a copy in its place")
             yield entry
 
 
 def is_within(path: str | Path, root: str | Path) -> bool:
     """Return whether a path lies inside a folder once all links are resolved."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+
+def check_within(path: Path, root: Path) -> None:
+    """Check that no link leads out of a folder."""
+    if not is_within(path, root):
+        raise InputError(f"{path} is a link that leads out of {root}; put a copy in its place")
 
 
 def get_disk_usage(path: Path) -> int:
@@ -76,15 +86,12 @@ def get_disk_usage(path: Path) -> int:
 def check_memory(path: Path, needed: int, fix: str) -> None:
     """Check that a file does not unpack to far more than its size on disk."""
     if needed > ALWAYS_ALLOWED_BYTES and needed > MAX_EXPANSION * get_disk_usage(path):
-        raise InputError(
-            f"{path} would take {needed / GIB:,.1f} GiB of memory, "
-            f"more than 1 GiB and {MAX_EXPANSION} times its size on disk; {fix}"
-        )
+        limit = f"more than 1 GiB and {MAX_EXPANSION} times its size on disk"
+        raise InputError(f"{path} would take {needed / GIB:,.1f} GiB of memory, {limit}; {fix}")
 
 
 def check_columns(path: Path, count: int) -> None:
     """Check that a table is not absurdly wide."""
     if count > MAX_COLUMNS:
-        raise InputError(
-            f"{path} has {count:,} columns, more than {MAX_COLUMNS:,}; leave out what is not needed"
-        )
+        counts = f"{count:,} columns, more than {MAX_COLUMNS:,}"
+        raise InputError(f"{path} has {counts}; leave out what is not needed")

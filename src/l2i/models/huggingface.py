@@ -19,26 +19,15 @@ if TYPE_CHECKING:
 
 RANDOM_WEIGHTS = "random"  # instead of a folder: an untrained BERT of the run's width and depth
 HEAD_WIDTH = 32  # of a random BERT's attention heads
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
+SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *SENTENCEPIECE_FILES)
 POOLING_CONFIG = "1_Pooling/config.json"  # of sentence transformers
 WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 MAX_LAYERS = 1000
 FOLDER_HINT = "give the folder that save_pretrained wrote, whole"
 DROPOUT_FIELDS = (  # of configurations, except for those of heads
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "hidden_dropout",
-    "embedding_dropout",
-    "mlp_dropout",
+    *("dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *(f"{part}_dropout" for part in ("attention", "activation", "hidden", "embedding", "mlp")),
 )
 
 
@@ -52,18 +41,13 @@ def load_body(network: ModelConfig) -> Any:
     check_weight_files(source)
     config = load_config(source)
     _set_dropout(config, network)
-    options = {"config": config, "dtype": torch.float32, **_make_load_options(source)}
-    with _silence_transformers(), _translate_load_errors(source):
-        body, loading_info = transformers.AutoModel.from_pretrained(
-            source, output_loading_info=True, **options
-        )
+    options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
+    body, loading_info = _load_pretrained(transformers.AutoModel, source, **options)
     # a missing pooler is trained from scratch, as the head is
     missing = sorted(key for key in loading_info["missing_keys"] if not key.startswith("pooler."))
     if missing:
-        raise InputError(
-            f"the weights of {source} lack {len(missing)} of its tensors, such as {missing[0]}; "
-            f"{FOLDER_HINT}"
-        )
+        tensors = f"{len(missing)} of its tensors, such as {missing[0]}"
+        raise InputError(f"the weights of {source} lack {tensors}; {FOLDER_HINT}")
     return body
 
 
@@ -94,9 +78,8 @@ def _set_dropout(config: Any, network: ModelConfig) -> None:
         return
     names = [name for name in DROPOUT_FIELDS if hasattr(config, name)]
     if not names:
-        raise InputError(
-            f"{network.weights} has no dropout that could be set; leave model.encoder_dropout out"
-        )
+        problem = f"{network.weights} has no dropout that could be set"
+        raise InputError(f"{problem}; leave model.encoder_dropout out")
     for name in names:
         setattr(config, name, network.encoder_dropout)
 
@@ -118,33 +101,25 @@ def load_config(weights: str | None) -> Any:
     transformers, source = resolve_weights(weights)
     _check_folder(source, ("config.json",), "config.json")
     announce_hub_lookup(source)
-    with _silence_transformers(), _translate_load_errors(source):
-        config = transformers.AutoConfig.from_pretrained(source, **_make_load_options(source))
+    config = _load_pretrained(transformers.AutoConfig, source)
     layers = getattr(config, "num_hidden_layers", 0)
     if not isinstance(layers, int) or not 0 <= layers <= MAX_LAYERS:
-        raise InputError(
-            f"{source}: config.json has num_hidden_layers={layers}, more than {MAX_LAYERS}; "
-            f"{FOLDER_HINT}"
-        )
+        problem = f"config.json has num_hidden_layers={layers}, more than {MAX_LAYERS}"
+        raise InputError(f"{source}: {problem}; {FOLDER_HINT}")
     if getattr(config, "quantization_config", None) is not None:
-        raise InputError(
-            f"{source} is quantized, which cannot be trained; "
-            "give the weights in float32 or bfloat16"
-        )
+        fix = "give the weights in float32 or bfloat16"
+        raise InputError(f"{source} is quantized, which cannot be trained; {fix}")
     return config
 
 
 def load_tokenizer(weights: str | None) -> Any:
     """Load the fast tokenizer of the weights."""
     transformers, source = resolve_weights(weights)
-    content = f"tokenizer ({TOKENIZER_FILES[0]} or {TOKENIZER_FILES[1]})"
-    _check_folder(source, TOKENIZER_FILES, content)
-    with _silence_transformers(), _translate_load_errors(source):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **_make_load_options(source))
+    _check_folder(source, TOKENIZER_FILES, "tokenizer (tokenizer.json or vocab.txt)")
+    tokenizer = _load_pretrained(transformers.AutoTokenizer, source)
     if not tokenizer.is_fast:
-        raise InputError(
-            f"{source} has no fast tokenizer; save one there with AutoTokenizer…save_pretrained"
-        )
+        fix = "save one there with AutoTokenizer…save_pretrained"
+        raise InputError(f"{source} has no fast tokenizer; {fix}")
     return tokenizer
 
 
@@ -164,10 +139,8 @@ def load_sentence_pooling(weights: str) -> dict[str, Any] | None:
             try:
                 path = Path(hf_hub_download(weights, POOLING_CONFIG))
             except LocalEntryNotFoundError:
-                raise InputError(
-                    f"{weights}: how it pools cannot be looked up; "
-                    "download it to a folder, or give other weights"
-                ) from None
+                fix = "download it to a folder, or give other weights"
+                raise InputError(f"{weights}: how it pools cannot be looked up; {fix}") from None
             except EntryNotFoundError:
                 return None
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
@@ -176,16 +149,13 @@ def load_sentence_pooling(weights: str) -> dict[str, Any] | None:
 def resolve_weights(weights: str | None) -> tuple[Any, str]:
     """Return the transformers library, and the folder or name of the weights."""
     if not weights:
-        raise InputError(
-            "an encoder of texts needs its weights: give --model.weights a folder, "
-            "or a name such as bert-base-uncased"
-        )
+        fix = "give --model.weights a folder, or a name such as bert-base-uncased"
+        raise InputError(f"an encoder of texts needs its weights: {fix}")
     try:
         import transformers
     except ImportError:
-        raise InputError(
-            "texts are read with transformers, which is not installed: pip install 'l2i[text]'"
-        ) from None
+        problem = "texts are read with transformers, which is not installed"
+        raise InputError(f"{problem}: pip install 'l2i[text]'") from None
     return transformers, str(Path(weights).expanduser()) if _is_folder(weights) else weights
 
 
@@ -193,9 +163,11 @@ def _is_folder(weights: str) -> bool:
     return Path(weights).expanduser().is_dir()
 
 
-def _make_load_options(source: str) -> dict[str, Any]:
+def _load_pretrained(loader: Any, source: str, **options: Any) -> Any:
     """Look nowhere but in a folder, and run no code that comes with weights."""
-    return {"local_files_only": _is_folder(source), "trust_remote_code": False}
+    options |= {"local_files_only": _is_folder(source), "trust_remote_code": False}
+    with _silence_transformers(), _translate_load_errors(source):
+        return loader.from_pretrained(source, **options)
 
 
 def _check_folder(weights: str, patterns: tuple[str, ...], content: str) -> None:
@@ -255,8 +227,7 @@ def _silence_transformers() -> Iterator[None]:
     from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
-    with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with ExitStack() as stack, warnings.catch_warnings(action="ignore"):
         for library in (logging, hub):
             stack.callback(library.set_verbosity, library.get_verbosity())
             library.set_verbosity(ERROR)

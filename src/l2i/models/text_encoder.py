@@ -19,29 +19,16 @@ from l2i.models.huggingface import (
     shorten_error,
 )
 
-OFFSET_POSITION_MODELS = (  # their positions begin after that of padding
-    "roberta",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "camembert",
-    "data2vec-text",
-    "esm",
-    "ibert",
-    "longformer",
-    "luke",
-    "mpnet",
-    "roberta-prelayernorm",
-    "xmod",
-)
+ROBERTAS = ("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "xmod")
+# their positions begin after that of padding
+OFFSET_POSITION_MODELS = (*ROBERTAS, "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet")
 
 
 def encoder(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> TextEncoder:
     """Load the encoder of `network.weights` for texts of `shape` = [L] token ids."""
     if len(shape) != 1:
-        raise InputError(
-            "model.name='encoder' reads texts as token ids [L], "
-            f"not samples of shape {list(shape)}; use model.name='mlp' or 'conv'"
-        )
+        problem = f"reads texts as token ids [L], not samples of shape {list(shape)}"
+        raise InputError(f"model.name='encoder' {problem}; use model.name='mlp' or 'conv'")
     body = load_body(network)
     check_length(body.config, shape[0], network.weights)
     return TextEncoder(body, outputs, network)
@@ -63,10 +50,8 @@ def check_length(config: Any, length: int, weights: str | None) -> None:
     """Check that the network takes sequences of this length."""
     limit = get_max_tokens(config)
     if limit is not None and length > limit:
-        raise InputError(
-            f"data.text.length={length} is more than the {limit} tokens that {weights} takes; "
-            f"use at most {limit}"
-        )
+        problem = f"is more than the {limit} tokens that {weights} takes"
+        raise InputError(f"data.text.length={length} {problem}; use at most {limit}")
 
 
 def get_max_tokens(config: Any) -> int | None:
@@ -88,9 +73,8 @@ class TextEncoder(nn.Module):
             body.pooler = None  # its weights would be trained for nothing
         body.train()  # a loaded network is in evaluation mode, without its dropout
         if body.config.pad_token_id is None:
-            raise InputError(
-                f"config.json of {network.weights} has no pad_token_id; write the tokenizer's there"
-            )
+            problem = f"config.json of {network.weights} has no pad_token_id"
+            raise InputError(f"{problem}; write the tokenizer's there")
         self.body, self.pad_id = body, int(body.config.pad_token_id)
         width, self.takes_full_mask = _probe_body(body, self.pad_id, network.weights)
         self.dropout = nn.Dropout(network.dropout)
@@ -130,10 +114,8 @@ def resolve_pooling(body: Any, network: ModelConfig) -> str:
     poolings = [pooling for flag, pooling in pooling_by_flag.items() if config.get(flag)]
     declared = {"cls": "first", "mean": "mean"}.get(str(config.get("pooling_mode")))
     if declared is None and len(poolings) != 1:
-        raise InputError(
-            f"{network.weights} pools in a way that is not known here; "
-            "give weights that take the mean or the first token"
-        )
+        fix = "give weights that take the mean or the first token"
+        raise InputError(f"{network.weights} pools in a way that is not known here; {fix}")
     return declared or poolings[0]
 
 
@@ -155,10 +137,8 @@ def _probe_body(body: Any, pad_id: int, weights: str | None) -> tuple[int, bool]
             hidden[0, 0], hidden[1, 0], atol=1e-6
         )
     except Exception as error:
-        raise InputError(
-            f"{weights} is no encoder of token ids alone ({shorten_error(error)}); "
-            "give one such as a BERT"
-        ) from None
+        problem = f"is no encoder of token ids alone ({shorten_error(error)})"
+        raise InputError(f"{weights} {problem}; give one such as a BERT") from None
     try:
         full_mask = _make_full_mask(token_mask)
         full_hidden = body(input_ids=ids, attention_mask=full_mask).last_hidden_state
@@ -166,9 +146,7 @@ def _probe_body(body: Any, pad_id: int, weights: str | None) -> tuple[int, bool]
         full_hidden = torch.full_like(hidden, torch.nan)
     body.train(training)
     if is_decoder:
-        raise InputError(
-            f"{weights} is a decoder, whose tokens see none after them; "
-            "give an encoder such as a BERT"
-        )
+        problem = "is a decoder, whose tokens see none after them"
+        raise InputError(f"{weights} {problem}; give an encoder such as a BERT")
     is_same = torch.allclose(hidden[token_mask], full_hidden[token_mask], atol=1e-6)
     return hidden.shape[-1], is_same

@@ -8,9 +8,7 @@ from l2i.errors import InputError
 
 
 @contextmanager
-def translate_read_errors(
-    path: Path, *, rewrite: str = "write it again as UTF-8"
-) -> Iterator[None]:
+def translate_read_errors(path: Path, rewrite: str = "write it again as UTF-8") -> Iterator[None]:
     """Report in one line that a file is not readable, or not UTF-8 text: then, to `rewrite` it."""
     try:
         yield

@@ -6,13 +6,13 @@ The python version is pickles, which are loaded without letting them call anythi
 from __future__ import annotations
 
 import io
-import pickle
 import pickletools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from pickle import Unpickler, UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import torch
 from l2i.data.datasets import make_missing_error, translate_read_errors
 from l2i.data.samples import DataSet, Samples
 from l2i.errors import InputError
-from l2i.files.safety import check_regular_file
+from l2i.files.safety import check_regular_file, translate_any_error
 
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar.html"
 UNPACK_AGAIN = f"unpack the archive from {CIFAR_URL} again"
@@ -92,13 +92,9 @@ def _find_folder(cifar: CifarFormat, root: str | None) -> tuple[Path, str]:
             folder = Path(root, name).expanduser()
             if any((folder / (file + suffix)).is_file() for file in files):
                 return folder, suffix
-    raise make_missing_error(
-        cifar.name,
-        root,
-        f"neither {cifar.folders[0]} nor {cifar.folders[1]} is",
-        f"Get the python version or binary version archive from {CIFAR_URL}, unpack it, "
-        "and give the folder you unpacked it in",
-    )
+    archive = f"the python version or binary version archive from {CIFAR_URL}"
+    fix = f"Get {archive}, unpack it, and give the folder you unpacked it in"
+    raise make_missing_error(cifar.name, root, f"neither {' nor '.join(cifar.folders)} is", fix)
 
 
 def _check_file(path: Path, root: Path | None = None) -> None:
@@ -112,13 +108,11 @@ def _read_python_file(cifar: CifarFormat, path: Path) -> tuple[np.ndarray, np.nd
     fields = load_pickled_arrays(path)
     for key in ("data", cifar.label_key):
         if key not in fields:
-            raise InputError(
-                f"{path} has no {key!r}: it is not a file of {cifar.name}, python version, "
-                f"from {CIFAR_URL}"
-            )
+            expected = f"a file of {cifar.name}, python version, from {CIFAR_URL}"
+            raise InputError(f"{path} has no {key!r}: it is not {expected}")
     rows = fields["data"]
-    is_pixels = isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.ndim == 2
-    if not is_pixels or rows.shape[1] != PIXEL_BYTES:
+    is_bytes = isinstance(rows, np.ndarray) and rows.dtype == np.uint8
+    if not is_bytes or rows.shape[1:] != (PIXEL_BYTES,):
         raise InputError(f"{path}: data is not uint8 [N, {PIXEL_BYTES}]; {UNPACK_AGAIN}")
     return _check_rows(cifar, path, rows, _to_integer_array(fields[cifar.label_key]))
 
@@ -128,10 +122,8 @@ def _read_binary_file(cifar: CifarFormat, path: Path) -> tuple[np.ndarray, np.nd
     with translate_read_errors(path):
         raw = np.fromfile(path, np.uint8)
     if len(raw) % row_bytes:
-        raise InputError(
-            f"{path} has {len(raw)} bytes, not a multiple of {row_bytes}: it is cut short or "
-            f"not {cifar.name}, binary version; {UNPACK_AGAIN}"
-        )
+        problem = f"it is cut short or not {cifar.name}, binary version; {UNPACK_AGAIN}"
+        raise InputError(f"{path} has {len(raw)} bytes, not a multiple of {row_bytes}: {problem}")
     table = raw.reshape(-1, row_bytes)
     return _check_rows(cifar, path, table[:, cifar.label_bytes :], table[:, cifar.label_bytes - 1])
 
@@ -170,31 +162,30 @@ def _concat_files(parts: list[tuple[np.ndarray, np.ndarray]]) -> Samples:
 
 def load_pickled_arrays(path: Path) -> dict[str, Any]:
     """Load a dict of lists, numbers, bytes, and read-only integer arrays, running no code."""
-    try:
+    problem = f"{path} is damaged: it holds no whole pickle of arrays"
+    with translate_any_error(problem, "unpack the archive again"):
         _check_file(path)
-        with translate_read_errors(path), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's own, about odd escapes
-            content = path.read_bytes()
-            _check_opcodes(content)
-            fields = RestrictedUnpickler(content).load()
+        # Python's own warnings are about odd escapes
+        with translate_read_errors(path), warnings.catch_warnings(action="ignore"):
+            fields = _unpickle(path)
         if not all(isinstance(key, str | bytes) for key in fields):
-            raise pickle.UnpicklingError("a key is not text")
+            raise UnpicklingError("a key is not text")
         return {
             _decode_text(key): value.value if isinstance(value, PickledArray) else value
             for key, value in fields.items()
         }
-    except InputError:
-        raise
-    except UnsafePickleError as unsafe_error:
-        request = ascii(str(unsafe_error)[:100])[1:-1]  # the file's own words, on one short line
+
+
+def _unpickle(path: Path) -> Any:
+    content = path.read_bytes()
+    _check_opcodes(content)
+    try:
+        return RestrictedUnpickler(content).load()
+    except UnsafePickleError as error:
+        request = ascii(str(error)[:100])[1:-1]  # the file's own words, on one short line
         raise InputError(
             f"{path} asks for {request}, which CIFAR's files never do; such a file could run code, "
             f"so it was not loaded: get the data set from its publisher, {CIFAR_URL}"
-        ) from None
-    except Exception as error:  # a damaged pickle fails in many ways, all meaning the same
-        raise InputError(
-            f"{path} is damaged: it holds no whole pickle of arrays ({type(error).__name__}); "
-            "unpack the archive again"
         ) from None
 
 
@@ -202,7 +193,7 @@ class UnsafePickleError(Exception):
     """What a file asked for that CIFAR's files never do."""
 
 
-class RestrictedUnpickler(pickle.Unpickler):
+class RestrictedUnpickler(Unpickler):
     """An unpickler that finds a few stand-ins, and no module."""
 
     def __init__(self, content: bytes) -> None:
@@ -310,7 +301,7 @@ def _check_opcodes(content: bytes) -> None:
     for opcode, argument, _ in pickletools.genops(content):
         name = opcode.name
         if "PUT" in name and int(argument or 0) > len(content):
-            raise pickle.UnpicklingError("a place in memory that no whole pickle has")
+            raise UnpicklingError("a place in memory that no whole pickle has")
         if "PUT" in name or name == "MEMOIZE":
             memo[len(memo) if argument is None else argument] = depths[-1]
         elif name == "MARK":
@@ -332,8 +323,6 @@ def _pop_operands(opcode: pickletools.OpcodeInfo, depths: list[int], marks: list
         start = len(depths) - len(before)
     depth = 1 + max(depths[start:], default=0) if "TUPLE" in opcode.name else 0
     if start < 0 or depth > MAX_TUPLE_DEPTH:
-        raise pickle.UnpicklingError(
-            "an empty stack, or tuples nested deeper than in CIFAR's files"
-        )
+        raise UnpicklingError("an empty stack, or tuples nested deeper than in CIFAR's files")
     del depths[start:]
     return depth

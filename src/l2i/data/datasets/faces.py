@@ -28,7 +28,7 @@ from l2i.files.images import (
     map_in_threads,
 )
 from l2i.files.npz import read_npz_arrays
-from l2i.files.safety import check_memory, check_regular_file, is_within
+from l2i.files.safety import check_memory, check_regular_file, is_within, translate_any_error
 
 IMM_LIST, MTFL_LIST = "aflw_train_images.txt", "training.txt"
 ARCHIVE_FOLDERS = ("aflw_release-2", "MTFL")  # that the archives unpack to
@@ -36,6 +36,7 @@ IMM_URL = (
     "http://www.robots.ox.ac.uk/~vgg/research/unsupervised_landmarks/resources/aflw_release-2.zip"
 )
 MTFL_URL = "http://mmlab.ie.cuhk.edu.hk/projects/TCDCN.html"
+UNPACK_AGAIN, GET_LIST_AGAIN = "unpack the archive again", f"get the list from {MTFL_URL} again"
 FACE_FORMATS = ("JPEG", "PNG", "BMP")
 FACE_SIZE = 60  # pixels per side
 SMALL_SIZE = 44  # pixels per side, the smallest that the network for landmarks takes
@@ -91,16 +92,10 @@ def read_mtfl(root: str | None) -> SplitPair:
 def read_npz(root: str | None) -> SplitPair:
     """Read x_train, x_test uint8 [N, 60, 60] and y_train, y_test [N, 5, 2] in pixels of an .npz."""
     path, names = _require_file(root, "faces.npz"), ("x_train", "y_train", "x_test", "y_test")
-    try:
-        by_name = read_npz_arrays(path, names).arrays
+    problem = f"{path} is damaged, or not an .npz of plain arrays {', '.join(names)}"
+    with translate_any_error(problem, "write it with numpy.savez"):
+        by_name, _ = read_npz_arrays(path, names)
         arrays = [by_name[name] for name in names]
-    except InputError:
-        raise
-    except Exception as error:  # a damaged file fails in many ways, all meaning the same
-        raise InputError(
-            f"{path} is damaged, or not an .npz of plain arrays {', '.join(names)} "
-            f"({type(error).__name__}); write it with numpy.savez"
-        ) from None
     return _check_npz_split(path, *arrays[:2]), _check_npz_split(path, *arrays[2:])
 
 
@@ -123,10 +118,8 @@ load_small_faces = partial(_load, _read_small_faces)
 
 def _check_npz_split(path: Path, x: np.ndarray, y: np.ndarray) -> Samples:
     if x.dtype != np.uint8 or x.shape[1:] != (FACE_SIZE, FACE_SIZE) or not len(x):
-        raise InputError(
-            f"{path}: images are {x.dtype} {list(x.shape)}; "
-            f"write them as uint8 [N, {FACE_SIZE}, {FACE_SIZE}]"
-        )
+        fix = f"write them as uint8 [N, {FACE_SIZE}, {FACE_SIZE}]"
+        raise InputError(f"{path}: images are {x.dtype} {list(x.shape)}; {fix}")
     return _make_samples(x, _check_landmarks(path, y, count=len(x)))
 
 
@@ -142,25 +135,17 @@ def _read_imm_split(folder: Path, split: str) -> Samples:
 
 def _read_imm_keypoints(path: Path, *, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Read points [N, 5, 2] as y, x and the images' original sizes [N, 2] as height, width."""
-    try:
-        fields = _read_matrices(path, ("gt", "hw"))
-        points, sizes = fields["gt"], np.asarray(fields["hw"], float)
-    except InputError:
-        raise
-    except Exception as error:  # scipy's are of many kinds
-        raise InputError(
-            f"{path} is missing, damaged, or lacks gt and hw ({type(error).__name__}); "
-            f"unpack {IMM_URL} again"
-        ) from None
+    fix = f"unpack {IMM_URL} again"
+    with translate_any_error(f"{path} is missing, damaged, or lacks gt and hw", fix):
+        points, sizes = _read_matrices(path, ("gt", "hw"))
+        sizes = np.asarray(sizes, float)
     if sizes.shape != (count, 2) or not (np.isfinite(sizes) & (sizes > 0)).all():
-        raise InputError(
-            f"{path}: hw must be a height and width for each of {count} images; "
-            f"unpack {IMM_URL} again"
-        )
+        requirement = f"hw must be a height and width for each of {count} images"
+        raise InputError(f"{path}: {requirement}; {fix}")
     return _check_landmarks(path, points, count=count), sizes
 
 
-def _read_matrices(path: Path, names: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+def _read_matrices(path: Path, names: Sequence[str]) -> list[np.ndarray[Any, Any]]:
     """Read numeric matrices of a .mat file, whose unpacked size is counted before scipy allocates.
 
     What is wrong with a file is a KeyError, a ValueError, or one of scipy's errors.
@@ -175,7 +160,7 @@ def _read_matrices(path: Path, names: Sequence[str]) -> dict[str, np.ndarray[Any
         if matlab_classes[name] not in NUMERIC_CLASSES:
             raise ValueError(f"{name} is no matrix of numbers")
     matrices = loadmat(path, variable_names=list(names))
-    return {name: matrices[name] for name in names}
+    return [matrices[name] for name in names]
 
 
 def _iter_unpacked_sizes(path: Path) -> Iterator[int]:
@@ -215,10 +200,8 @@ def _parse_mtfl_line(line: str, listing: Path) -> tuple[Path, np.ndarray]:
     except ValueError:
         points = np.full((NUM_LANDMARKS, 2), np.nan)
     if len(numbers) != 14 or not np.isfinite(points).all():
-        raise InputError(
-            f"{listing}: {line[:80]!r} is not a path and 14 numbers; "
-            f"get the list from {MTFL_URL} again"
-        )
+        problem = f"{line[:80]!r} is not a path and 14 numbers"
+        raise InputError(f"{listing}: {problem}; {GET_LIST_AGAIN}")
     return resolve_listed_path(listing.parent, name, listing), points
 
 
@@ -234,10 +217,8 @@ def crop_face(path: Path, points: np.ndarray) -> Face:
     extent, centre, shape = (high - low).max(), (low + high) / 2, pixels.shape[::-1]
     side = round(CROP_SIDE_RATIO * extent)
     if not 1 <= side**2 <= MAX_PIXELS or not ((centre >= 0) & (centre < shape)).all():
-        raise InputError(
-            f"the landmarks listed for {path} are not those of a face in it; "
-            f"get the list from {MTFL_URL} again"
-        )
+        problem = f"the landmarks listed for {path} are not those of a face in it"
+        raise InputError(f"{problem}; {GET_LIST_AGAIN}")
     corner = np.rint(centre + np.array(CROP_OFFSET_RATIO) * extent - side / 2).astype(int)
     columns, rows = (
         np.clip(np.arange(side) + first, 0, last - 1)
@@ -249,18 +230,14 @@ def crop_face(path: Path, points: np.ndarray) -> Face:
 
 def read_grayscale(path: Path) -> Image.Image:
     """Decode a listed image file as grey levels."""
-    try:
-        return decode_image(path, lambda image: image.convert("L"), formats=FACE_FORMATS)
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing, though listed; unpack the archive again") from None
-    except ImageTooLargeError:
-        raise InputError(
-            f"{path} has more than {MAX_PIXELS:,} pixels; shrink it, or take it off the list"
-        ) from None
-    except Exception as error:  # decoders fail in many ways
-        raise InputError(
-            f"{path} is no readable image ({type(error).__name__}); unpack the archive again"
-        ) from None
+    with translate_any_error(f"{path} is no readable image", UNPACK_AGAIN):
+        try:
+            return decode_image(path, lambda image: image.convert("L"), formats=FACE_FORMATS)
+        except FileNotFoundError:
+            raise InputError(f"{path} is missing, though listed; {UNPACK_AGAIN}") from None
+        except ImageTooLargeError:
+            limit, fix = f"{MAX_PIXELS:,} pixels", "shrink it, or take it off the list"
+            raise InputError(f"{path} has more than {limit}; {fix}") from None
 
 
 def _resize(image: Image.Image) -> np.ndarray:
@@ -270,22 +247,18 @@ def _resize(image: Image.Image) -> np.ndarray:
 def _shrink_faces(samples: Samples) -> Samples:
     """Shrink faces and their points, averaging what a pixel covers."""
     assert isinstance(samples.x, Tensor)
-    parts = [
-        interpolate(part.float(), (SMALL_SIZE, SMALL_SIZE), mode="bilinear", antialias=True)
-        .round()
-        .to(torch.uint8)
-        for part in samples.x.split(RESIZE_CHUNK)
-    ]
-    return Samples(torch.cat(parts), samples.y * (SMALL_SIZE / FACE_SIZE))
+    shrink = partial(interpolate, size=(SMALL_SIZE, SMALL_SIZE), mode="bilinear", antialias=True)
+    chunks = samples.x.split(RESIZE_CHUNK)
+    small = torch.cat([shrink(chunk.float()).round().to(torch.uint8) for chunk in chunks])
+    return Samples(small, samples.y * (SMALL_SIZE / FACE_SIZE))
 
 
 def _find_file(root: str | None, name: str) -> Path | None:
     """Return the file in `root` or in the archive's own folder there, or `root` itself."""
     if root is None:
         return None
-    base = Path(root).expanduser()
+    base, suffix = Path(root).expanduser(), Path(name).suffix
     candidates = (base / name, *(base / folder / name for folder in ARCHIVE_FOLDERS), base)
-    suffix = Path(name).suffix
     return next((path for path in candidates if path.suffix == suffix and path.is_file()), None)
 
 
@@ -310,7 +283,7 @@ def _read_listing(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     entries = [line.strip() for line in text.splitlines() if line.strip()]
     if not entries:
-        raise InputError(f"{path} lists no images; unpack the archive again")
+        raise InputError(f"{path} lists no images; {UNPACK_AGAIN}")
     return entries
 
 
@@ -318,9 +291,8 @@ def resolve_listed_path(folder: Path, name: str, listing: Path) -> Path:
     """Return the path of a listed file, which may be a Windows one but must stay in the folder."""
     parts = PureWindowsPath(name)
     if parts.anchor or parts.drive or ".." in parts.parts or "\0" in name:
-        raise InputError(
-            f"{listing}: {name[:80]!r} leads out of {folder}; get the list from its publisher again"
-        )
+        fix = "get the list from its publisher again"
+        raise InputError(f"{listing}: {name[:80]!r} leads out of {folder}; {fix}")
     path = folder.joinpath(*parts.parts)
     if not is_within(path, folder):
         raise InputError(f"{path} is a link that leads out of {folder}; put the file itself there")
@@ -329,15 +301,13 @@ def resolve_listed_path(folder: Path, name: str, listing: Path) -> Path:
 
 def _check_landmarks(path: Path, points: np.ndarray, *, count: int) -> np.ndarray:
     if points.shape != (count, NUM_LANDMARKS, 2) or points.dtype.kind not in "fiu":
-        raise InputError(
-            f"{path}: landmarks are {points.dtype} {list(points.shape)}, where {count} images need "
-            f"numbers [{count}, {NUM_LANDMARKS}, 2]; "
-            "see that images and landmarks are of the same set"
-        )
+        needed = f"{count} images need numbers [{count}, {NUM_LANDMARKS}, 2]"
+        problem = f"landmarks are {points.dtype} {list(points.shape)}, where {needed}"
+        fix = "see that images and landmarks are of the same set"
+        raise InputError(f"{path}: {problem}; {fix}")
     if not np.isfinite(points).all():
-        raise InputError(
-            f"{path}: some landmarks are not numbers; correct them or take those faces out"
-        )
+        fix = "correct them or take those faces out"
+        raise InputError(f"{path}: some landmarks are not numbers; {fix}")
     return points
 
 
@@ -349,8 +319,7 @@ def _make_samples(images: np.ndarray, points: np.ndarray) -> Samples:
         raise InputError(f"face {face} has both eyes at one point; correct it or take it out")
     mean_dx, mean_dy = np.abs(eyes).mean(axis=0)
     if mean_dy > mean_dx:
-        raise InputError(
-            "the eyes lie below each other on average: landmarks must be x, y; turn them round"
-        )
+        requirement = "landmarks must be x, y; turn them round"
+        raise InputError(f"the eyes lie below each other on average: {requirement}")
     targets = points.reshape(len(points), 2 * NUM_LANDMARKS).astype(np.float32)
     return Samples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(targets))

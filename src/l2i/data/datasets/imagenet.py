@@ -32,9 +32,8 @@ def load_imagenet(root: str | None) -> DataSet:
 def read_class_folders(root: str | None, *, size: int = 72) -> tuple[Samples, Samples]:
     """List the images of `root/train/CLASS/*` and `root/val/CLASS/*` (or `root/validation`)."""
     if root is None or not Path(root).expanduser().is_dir():
-        raise InputError(
-            f"there is no folder of images {'given' if root is None else root}; {LAYOUT_HINT}"
-        )
+        place = "given" if root is None else root
+        raise InputError(f"there is no folder of images {place}; {LAYOUT_HINT}")
     real_root = os.path.realpath(Path(root).expanduser())
     folders = _list_folders(real_root, real_root)
     train, validation = folders.get("train"), folders.get("val", folders.get("validation"))
@@ -42,10 +41,8 @@ def read_class_folders(root: str | None, *, size: int = 72) -> tuple[Samples, Sa
         missing = "val" if train else "train"
         raise InputError(f"the folder {root} has no '{missing}' folder in it; {LAYOUT_HINT}")
     class_indices = {name: index for index, name in enumerate(_list_folders(train, real_root))}
-    train_samples, test_samples = (
-        _list_samples(folder, real_root, class_indices, size) for folder in (train, validation)
-    )
-    return train_samples, test_samples
+    train_samples = _list_samples(train, real_root, class_indices, size)
+    return train_samples, _list_samples(validation, real_root, class_indices, size)
 
 
 def _list_samples(folder: str, root: str, class_indices: dict[str, int], size: int) -> Samples:
@@ -57,20 +54,17 @@ def _list_samples(folder: str, root: str, class_indices: dict[str, int], size: i
         raise InputError(f"the folder {folder} has no class folders in it; {LAYOUT_HINT}")
     for name, class_folder in class_folders.items():
         if name not in class_indices:
-            raise InputError(
-                f"the class {class_folder} has no folder in train; "
-                "rename it as there, or take it out"
-            )
+            fix = "rename it as there, or take it out"
+            raise InputError(f"the class {class_folder} has no folder in train; {fix}")
         images = sorted(
             entry.path
             for entry in scan_folder(class_folder, root)
             if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
         )
         if not images:
-            raise InputError(
-                f"the class folder {class_folder} holds no images ({', '.join(IMAGE_SUFFIXES)}); "
-                "put some into it, or remove it"
-            )
+            problem = f"holds no images ({', '.join(IMAGE_SUFFIXES)})"
+            fix = "put some into it, or remove it"
+            raise InputError(f"the class folder {class_folder} {problem}; {fix}")
         paths += images
         classes += [class_indices[name]] * len(images)
     return Samples(ImageFiles(paths, size), torch.tensor(classes, dtype=torch.int64))

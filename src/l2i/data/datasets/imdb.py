@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from l2i.data.datasets import make_missing_error, translate_read_errors
 from l2i.errors import InputError
-from l2i.files.safety import check_regular_file, is_within, scan_folder
+from l2i.files.safety import check_regular_file, check_within, scan_folder
 
 BREAK_TAG = re.compile(r"</?(?:br|p)(?:\s[^<>]*)?/?>", re.IGNORECASE)
 LINK_TAG = re.compile(r"<a\s+\w+\s*=[^<>]*>|</a\s*>", re.IGNORECASE)
@@ -64,9 +64,8 @@ def check_texts(texts: Sequence[Any], set_name: str) -> list[str]:
         if not isinstance(text, str):
             kind = type(text).__name__
             article = "an" if kind[0] in "aeiou" else "a"
-            raise InputError(
-                f"{place} is {article} {kind}, not a string; write it as a string, or leave it out"
-            )
+            fix = "write it as a string, or leave it out"
+            raise InputError(f"{place} is {article} {kind}, not a string; {fix}")
         if not text.strip():
             raise InputError(f"{place} is empty; leave it out")
         try:
@@ -111,12 +110,8 @@ def _find_folder(root: str | None) -> tuple[Path, Path]:
         for folder in (root_path / ARCHIVE_FOLDER, root_path):
             if any((folder / name).is_dir() for name in class_folders):
                 return root_path, folder
-    raise make_missing_error(
-        "IMDb",
-        root,
-        f"{ARCHIVE_FOLDER} is not",
-        f"Get the archive from {IMDB_URL}, unpack it, and give the folder you unpacked it in",
-    )
+    fix = f"Get the archive from {IMDB_URL}, unpack it, and give the folder you unpacked it in"
+    raise make_missing_error("IMDb", root, f"{ARCHIVE_FOLDER} is not", fix)
 
 
 def _list_class_reviews(folder: Path, root: Path) -> list[Path]:
@@ -130,8 +125,7 @@ def _list_class_reviews(folder: Path, root: Path) -> list[Path]:
 
 def _list_reviews(folder: Path, root: Path) -> list[Path]:
     """List the .txt files of a folder by the numbers of the reviews."""
-    if not is_within(folder, root):
-        raise InputError(f"{folder} is a link that leads out of {root}; put a copy in its place")
+    check_within(folder, root)
     with translate_read_errors(folder):
         entries = scan_folder(str(folder), str(root))
         return sorted((Path(entry.path) for entry in entries if _is_review(entry)), key=_parse_name)
@@ -203,9 +197,8 @@ def _read_table(root: Path) -> list[UdaRow]:
     ):
         rows = [row for row in csv.reader(file, delimiter="\t", quotechar='"') if row]
     if rows[:1] != [TABLE_HEADER]:
-        raise InputError(
-            f"{path} does not begin with a line {' TAB '.join(TABLE_HEADER)}; put that line first"
-        )
+        header = " TAB ".join(TABLE_HEADER)
+        raise InputError(f"{path} does not begin with a line {header}; put that line first")
     _check_rows(path, rows[1:])
     return [UdaRow(*row) for row in rows[1:]]
 
@@ -214,10 +207,8 @@ def _check_rows(path: Path, rows: list[list[str]]) -> None:
     ids: set[str] = set()
     for number, row in enumerate(rows, start=1):
         if len(row) != len(TABLE_HEADER):
-            problem = (
-                f"has {len(row)} fields, not {len(TABLE_HEADER)}; "
-                "see that they are separated by tabs, and texts quoted"
-            )
+            fix = "see that they are separated by tabs, and texts quoted"
+            problem = f"has {len(row)} fields, not {len(TABLE_HEADER)}; {fix}"
         elif row[1] not in ALLOWED_LABELS:
             labels = ", ".join(ALLOWED_LABELS)
             problem = f"has the label {row[1][:20]!r}; it must be one of {labels}"

@@ -55,10 +55,8 @@ def _read_idx(dataset: IdxDataset, root: str | None) -> tuple[Samples, Samples]:
     train, test = (_read_split(dataset, root, part) for part in ("train", "t10k"))
     if train.x.shape[1:] != test.x.shape[1:]:
         sizes = " and ".join("×".join(map(str, samples.x.shape[2:])) for samples in (train, test))
-        raise InputError(
-            f"{dataset.name}: training and test images are of {sizes} pixels; "
-            f"get all four files {dataset.source}"
-        )
+        problem = f"training and test images are of {sizes} pixels"
+        raise InputError(f"{dataset.name}: {problem}; get all four files {dataset.source}")
     return train, test
 
 
@@ -72,8 +70,8 @@ def _read_split(dataset: IdxDataset, root: str | None, part: str) -> Samples:
     image_path = _find_file(dataset, root, f"{part}-images-idx3-ubyte")
     images = _read_values(dataset, image_path, ("images", "rows", "columns"))
     if len(images) != len(labels):
-        counts = f"{len(labels)} labels and {len(images)} images"
-        raise dataset.make_error(path, f"{counts} do not match")
+        problem = f"{len(labels)} labels and {len(images)} images do not match"
+        raise dataset.make_error(path, problem)
     if (top := labels.max()) >= NUM_CLASSES:
         raise dataset.make_error(path, f"label {top} is not from 0 to {NUM_CLASSES - 1}")
     return Samples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())
@@ -86,12 +84,8 @@ def _find_file(dataset: IdxDataset, root: str | None, name: str) -> Path:
             for path in (folder / name, folder / f"{name}.gz"):
                 if os.path.lexists(path):
                     return check_regular_file(path, root_path)
-    raise make_missing_error(
-        dataset.name,
-        root,
-        f"neither {name} nor {name}.gz is",
-        f"Get its four files {dataset.source}, and give their folder",
-    )
+    fix = f"Get its four files {dataset.source}, and give their folder"
+    raise make_missing_error(dataset.name, root, f"neither {name} nor {name}.gz is", fix)
 
 
 def _read_values(dataset: IdxDataset, path: Path, axes: tuple[str, ...]) -> np.ndarray:
@@ -126,15 +120,15 @@ def _read_prefix(path: Path, count: int) -> bytearray:
 
 def _decompress_prefix(file: BufferedReader, count: int) -> bytearray:
     """Unpack `count` bytes of gzip at most; Python's own reader would unpack all that follows."""
-    unpacker, content, has_more = zlib.decompressobj(GZIP_WBITS), bytearray(), True
+    unpacker, content = zlib.decompressobj(GZIP_WBITS), bytearray()
     try:
-        while has_more and len(content) < count and not unpacker.eof:
+        while len(content) < count and not unpacker.eof:
             compressed = unpacker.unconsumed_tail or file.read(CHUNK_BYTES)
             piece = unpacker.decompress(compressed, min(CHUNK_BYTES, count - len(content)))
+            if not (compressed or piece):
+                return bytearray()  # cut short
             content += piece
-            has_more = bool(compressed or piece)
     except zlib.error:
         return bytearray()
-    is_truncated = len(content) < count and not unpacker.eof
     has_trailing_data = unpacker.eof and (unpacker.unused_data or file.read(1))
-    return bytearray() if is_truncated or has_trailing_data else content
+    return bytearray() if has_trailing_data else content

@@ -30,10 +30,8 @@ class Normalize(NamedTuple):
     @staticmethod
     def from_images(x: Tensor) -> Normalize:
         """Compute them for images uint8 [N, C, H, W], by histograms to save memory."""
-        counts = [
-            torch.bincount(channel.reshape(-1), minlength=256).double() for channel in x.unbind(1)
-        ]
-        histogram = torch.stack(counts) / (x.numel() / x.shape[1])  # [C, 256]
+        counts = [torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)]
+        histogram = torch.stack(counts).double() / (x.numel() / x.shape[1])  # [C, 256]
         level = torch.arange(256, dtype=torch.float64)
         mean = (histogram * level).sum(1)
         std = ((histogram * level.square()).sum(1) - mean.square()).clamp_min(1).sqrt()
@@ -109,9 +107,8 @@ class Augment:
                 x = noisy if columns is None else torch.where(columns.is_numeric, noisy, x)
             return x, None
         if self.corrupt:
-            raise InputError(
-                "corrupt is for tables; leave it out of data.weak and data.strong, and use cutout"
-            )
+            fix = "leave it out of data.weak and data.strong, and use cutout"
+            raise InputError(f"corrupt is for tables; {fix}")
         x, affine_map = self._apply_geometry(x, generator, with_map=with_map)
         if self.randaugment:
             x = apply_randaugment(x, self.randaugment, generator, fill=self.fill)
@@ -128,10 +125,8 @@ class Augment:
             x, corner = _crop_randomly(x, self.crop, generator)
             maps.append(AffineMap.from_offset(-corner.to(x.dtype)))
         if self.shift >= min(x.shape[2:]):
-            raise InputError(
-                f"a shift of {self.shift} pixels moves images of {list(x.shape[2:])} out of sight; "
-                "use less"
-            )
+            problem = f"moves images of {list(x.shape[2:])} out of sight"
+            raise InputError(f"a shift of {self.shift} pixels {problem}; use less")
         if self.shift:
             x, corner = shift(x, self.shift, generator, self.padding)
             maps.append(AffineMap.from_offset((self.shift - corner).to(x.dtype)))
@@ -169,9 +164,8 @@ def _make_window_offsets(size: tuple[int, int], width: int, device: torch.device
 def _crop_randomly(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """Cut a random square out of each image; return its corner as well."""
     if side > min(x.shape[2:]):
-        raise InputError(
-            f"a crop of {side} pixels is larger than the images of {list(x.shape[2:])}; use less"
-        )
+        problem = f"is larger than the images of {list(x.shape[2:])}"
+        raise InputError(f"a crop of {side} pixels {problem}; use less")
     num_positions = [size - side + 1 for size in (x.shape[3], x.shape[2])]
     corner = torch.stack([sample_integers(n, (len(x),), generator) for n in num_positions], dim=1)
     return _crop(x, corner, (side, side)), corner
@@ -193,17 +187,14 @@ def corrupt(
     x: Tensor, fraction: float, generator: Generator, columns: ColumnLayout | None = None
 ) -> Tensor:
     """Replace a fraction of each sample's columns by other samples' values: marginals are kept."""
-    if columns is None:
-        column_index, num_columns = torch.arange(x[0].numel(), device=x.device), x[0].numel()
-    else:
-        column_index, num_columns = columns.column_index, columns.num_columns
-    size = (len(x), num_columns)
+    flat = x.flatten(1)
+    size = (len(x), flat.shape[1] if columns is None else columns.num_columns)
     is_replaced = sample_uniform(size, generator) < fraction  # [B, F]
     # a donor is a sample of this process's part of the batch
     donor = sample_integers(len(x), size, generator)
-    flat = x.flatten(1)
-    donated = flat.gather(0, donor[:, column_index])
-    return torch.where(is_replaced[:, column_index], donated, flat).view_as(x)
+    if columns is not None:
+        is_replaced, donor = is_replaced[:, columns.column_index], donor[:, columns.column_index]
+    return torch.where(is_replaced, flat.gather(0, donor), flat).view_as(x)
 
 
 def add_noise(x: Tensor, std: float, generator: Generator) -> Tensor:
@@ -213,15 +204,10 @@ def add_noise(x: Tensor, std: float, generator: Generator) -> Tensor:
 
 def apply_cutout(x: Tensor, side: int, generator: Generator, fill: float = 0.0) -> Tensor:
     """Set a square of each image to `fill`; its centre is anywhere, so the edge may cut it."""
-    height, width = x.shape[2:]
-    center_y = sample_integers(height, (len(x), 1), generator)
-    center_x = sample_integers(width, (len(x), 1), generator)
-    rows = _make_interval_mask(center_y, side, height)
-    columns = _make_interval_mask(center_x, side, width)
+    masks = []  # [B, H] and [B, W]
+    for length in x.shape[2:]:
+        first = sample_integers(length, (len(x), 1), generator) - side // 2
+        position = torch.arange(length, device=x.device)
+        masks.append((position >= first) & (position < first + side))
+    rows, columns = masks
     return x.masked_fill((rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1), fill)
-
-
-def _make_interval_mask(center: Tensor, side: int, length: int) -> Tensor:  # [B, length]
-    first = center - side // 2
-    position = torch.arange(length, device=center.device)
-    return (position >= first) & (position < first + side)

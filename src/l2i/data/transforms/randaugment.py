@@ -50,9 +50,8 @@ def apply_randaugment(
     """Apply `layers` random operations to each 8-bit image, each one with `probability`."""
     op, magnitude = sample_ops((layers, len(x)), generator, probability)
     if x.is_cuda and layers and not torch.cuda.is_current_stream_capturing():
-        stream = torch.cuda.current_stream(
-            x.device
-        ).cuda_stream  # a graph per stream owns its inputs
+        # a graph per stream owns its inputs
+        stream = torch.cuda.current_stream(x.device).cuda_stream
         return _capture_graph(x.shape, layers, x.dtype, x.device, fill, stream)(x, op, magnitude)
     return apply_layers(x, op, magnitude, fill)
 
@@ -104,10 +103,8 @@ def _capture_graph(
 def apply_op(x: Tensor, op: Tensor, magnitude: Tensor, *, fill: float = 127.0) -> Tensor:
     """Apply to each image its operation, an index into `OPS` [B], at its magnitude [B]."""
     if x.ndim != 4 or x.shape[1] not in (1, 3):
-        shape = list(x.shape)
-        raise InputError(
-            f"RandAugment is for images [B, 1 or 3, H, W], not {shape}; use noise and cutout"
-        )
+        expected = f"images [B, 1 or 3, H, W], not {list(x.shape)}"
+        raise InputError(f"RandAugment is for {expected}; use noise and cutout")
     is_chosen = op.unsqueeze(1) == torch.arange(len(OPS), device=x.device)  # [B, ops]
     neutral = _make_range_tensors(x.device)[2]
     magnitudes = torch.where(is_chosen, magnitude.float().unsqueeze(1), neutral)

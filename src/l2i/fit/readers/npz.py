@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from l2i.errors import InputError
 from l2i.files.npz import read_npz_arrays
-from l2i.files.safety import check_columns, check_memory
+from l2i.files.safety import check_columns, check_memory, translate_any_error
 from l2i.fit.options import join_truncated
 from l2i.fit.readers.columns import TaskKind
 
@@ -25,14 +25,10 @@ ALPHA_CHANNELS = (2, 4)
 def read_npz(path: Path, *, labelled: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Read and check x, and y if `labelled`."""
     required = ("x", "y") if labelled else ("x",)
-    try:
+    problem = f"{path} is damaged, or not an .npz of plain arrays"
+    fix = "write it with numpy.savez, x and y without Python objects"
+    with translate_any_error(problem, fix):
         arrays, names = read_npz_arrays(path, required)
-    except InputError:
-        raise
-    except Exception as error:  # a damaged file fails in many ways, all meaning the same
-        reason = f"is damaged, or not an .npz of plain arrays ({type(error).__name__})"
-        fix = "write it with numpy.savez, x and y without Python objects"
-        raise InputError(f"{path} {reason}; {fix}") from None
     for name in required:
         if name not in arrays:
             actual = join_truncated(names) or "nothing"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from l2i.errors import InputError
-from l2i.files.safety import check_columns, check_memory, check_regular_file
+from l2i.files.safety import check_columns, check_memory, check_regular_file, translate_any_error
 from l2i.fit.options import BLANK_MARKERS, format_names
 from l2i.fit.readers.columns import check_unique_names
 
@@ -51,15 +51,12 @@ def read_parquet_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 def read_parquet(path: Path) -> ParquetTable:
     """Read all columns of strings and numbers, strings as Arrow dictionaries."""
-    try:
-        with check_regular_file(path).open("rb") as file:
-            return _read_parquet_file(path, file)
-    except InputError:
-        raise
-    except Exception as error:  # a damaged file fails in many ways, all meaning the same
-        raise InputError(
-            f"{path} is damaged, or not a Parquet file ({type(error).__name__}); write it again"
-        ) from None
+    problem = f"{path} is damaged, or not a Parquet file"
+    with (
+        translate_any_error(problem, "write it again"),
+        check_regular_file(path).open("rb") as file,
+    ):
+        return _read_parquet_file(path, file)
 
 
 def _read_parquet_file(path: Path, file: Any) -> ParquetTable:

@@ -10,10 +10,11 @@ from torch.utils._pytree import tree_map_only
 
 from formats import write_cifar10
 from image_folders import write_class_folders
-from l2i import Augment, Run, Trainer, recipes, replace, streams
+from l2i import Augment, Run, Trainer, recipes, replace
 from l2i.data.batch import collect_tensors
 from l2i.errors import InputError
 from l2i.kernels import disable_fused_kernels
+from l2i.training import cuda_graph
 from l2i.training.cuda_graph import BatchPrefetcher
 from l2i.training.metrics import parse_metrics
 from l2i.training.run import train_many
@@ -117,9 +118,8 @@ def test_a_recorded_step_is_the_step_taken_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Same seed: the same figures within 1e-5 over 50 float32 steps, and the same state after."""
-    monkeypatch.setattr(
-        streams, "SMALL_ACTIVATION_BYTES", 0 if sharing else streams.SMALL_ACTIVATION_BYTES
-    )
+    if sharing:
+        monkeypatch.setattr(cuda_graph, "SMALL_ACTIVATION_BYTES", 0)
     rows, states = [], []
     for engine in ("eager", "graph"):
         run = images(

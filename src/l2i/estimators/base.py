@@ -6,6 +6,7 @@ import copy
 import hashlib
 import inspect
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -83,17 +84,14 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         weight: Any,
     ) -> Self:
         """Train on validated rows; `target` holds class numbers [N] or values [N, D]."""
-        weights = _check_sample_weight(
-            weight, np.empty((len(target), 1)), dtype=np.float64, ensure_non_negative=True
-        )
+        weights = _check_sample_weight(weight, target, dtype=np.float64, ensure_non_negative=True)
         joined = np.column_stack([target, is_unlabeled])
         indices, weights = _merge_duplicate_rows(x, joined, weights)
         rows = x[indices] if isinstance(x, np.ndarray) else x.iloc[indices]
         target, is_unlabeled = target[indices], is_unlabeled[indices]
         if is_unlabeled.all():
-            raise InputError(
-                "every labelled row has a weight of zero; give some of them a positive weight"
-            )
+            fix = "give some of them a positive weight"
+            raise InputError(f"every labelled row has a weight of zero; {fix}")
         labeled_weights = weights[~is_unlabeled]
         self.inputs_ = fit_inputs(rows, weights)
         self.offset_ = np.average(target[~is_unlabeled], axis=0, weights=labeled_weights)
@@ -147,8 +145,7 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             unlabeled=len(splits.unlabeled.x),
             has_gpu=pick_device(self.device).type == "cuda",
         )
-        if self.method != "auto":
-            # a wrong name is an error even if no row is unlabelled
+        if self.method != "auto":  # a wrong name is an error even if no row is unlabelled
             load_registered("method", METHODS, self.method)
         method = self.method if len(splits.unlabeled.x) else "supervised"
         run, _ = choose_run(facts, method=method, impute=self.impute)
@@ -181,13 +178,11 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         trainer = Trainer(self.run_, splits=splits, model=self._build_custom_model(splits))
         self.history_: list[dict[str, float]] = []
         log_interval = max(1, self.run_.steps // 20)
-        try:
+        with closing(trainer):
             for step in iter_steps(trainer):
                 if step % log_interval == 0 or step == self.run_.steps:
                     self.history_.append({"step": step, **trainer.meter.read()})
                     self._print_progress(self.history_[-1])
-        finally:
-            trainer.close()
         if isinstance(trainer.task, Regression):
             mean, std = (t.double().cpu().numpy() for t in (trainer.task.mean, trainer.task.std))
             self.target_mean_, self.target_std_ = mean + self.offset_, std
@@ -201,15 +196,13 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(self.model, str):
             return None
         if not callable(self.model) or isinstance(self.model, nn.Module):
-            raise InputError(
-                "model must be a name or a function (shape, outputs) -> nn.Module; wrap it in one"
-            )
+            problem = "model must be a name or a function (shape, outputs) -> nn.Module"
+            raise InputError(f"{problem}; wrap it in one")
         try:
             inspect.signature(self.model).bind((), 1)
         except TypeError:
-            raise InputError(
-                "model must take (shape, outputs), and this function does not; wrap it in one"
-            ) from None
+            problem = "model must take (shape, outputs), and this function does not"
+            raise InputError(f"{problem}; wrap it in one") from None
         outputs = splits.classes if splits.classes is not None else splits.labeled.y.shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.run_.seed)
@@ -260,7 +253,6 @@ def _hash_rows(values: pd.DataFrame | NDArray[Any]) -> list[bytes]:
     try:
         hashes = pd.util.hash_pandas_object(values, index=False)
     except TypeError:
-        raise InputError(
-            "a column of X holds lists or other objects; give numbers, words or truth values"
-        ) from None
+        problem = "a column of X holds lists or other objects"
+        raise InputError(f"{problem}; give numbers, words or truth values") from None
     return [int(row_hash).to_bytes(8, "big") for row_hash in hashes]

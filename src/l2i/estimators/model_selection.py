@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ CV_FOLDS = 3
 MIN_LABELED_ROWS = 20  # below which folds are too small to decide
 MAX_FOLD_STEPS = 500
 
+Fold = tuple[NDArray[np.intp], NDArray[np.intp]]  # training and test indices
+
 
 class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
     """K folds of the labelled rows, stratified if the targets are classes.
@@ -45,30 +48,20 @@ class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:  # noqa: N803
         return self.n_splits
 
-    def split(
-        self,
-        X: Any,  # noqa: N803
-        y: Any = None,
-        groups: Any = None,
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Fold]:  # noqa: N803
         """Yield pairs of training and test indices."""
         if y is None:
-            raise InputError(
-                "LabeledKFold needs y, to tell labelled rows from unlabelled ones; pass it to split"
-            )
+            problem = "LabeledKFold needs y, to tell labelled rows from unlabelled ones"
+            raise InputError(f"{problem}; pass it to split")
         target = to_array(y)
         is_unlabeled = find_unlabeled(target)
         labeled, unlabeled = np.flatnonzero(~is_unlabeled), np.flatnonzero(is_unlabeled)
         if len(labeled) < self.n_splits:
-            raise InputError(
-                f"{len(labeled)} labelled rows cannot make {self.n_splits} folds; "
-                "use fewer, or label more"
-            )
+            problem = f"{len(labeled)} labelled rows cannot make {self.n_splits} folds"
+            raise InputError(f"{problem}; use fewer, or label more")
         seed = self.random_state if self.shuffle else None
-        splitter = _make_kfold(
-            target[labeled], self.n_splits, shuffle=self.shuffle, random_state=seed
-        )
-        for train, test in splitter.split(np.zeros(len(labeled)), target[labeled]):
+        kfold = _make_kfold(target[labeled], self.n_splits, shuffle=self.shuffle, random_state=seed)
+        for train, test in kfold.split(np.zeros(len(labeled)), target[labeled]):
             yield np.sort(np.concatenate([labeled[train], unlabeled])), labeled[test]
 
 
@@ -94,10 +87,8 @@ def compare_with_supervised(run: Run, splits: Splits) -> tuple[bool, dict[str, f
     supervised_run = replace(short_run, method="supervised", l2i={"update": "off"})
     candidates = {"supervised": supervised_run, "l2i": short_run}
     errors = {name: _cross_validate(candidate, splits) for name, candidate in candidates.items()}
-    means = {
-        "labels alone": float(errors["supervised"].mean()),
-        "with unlabelled rows": float(errors["l2i"].mean()),
-    }
+    labels = {"supervised": "labels alone", "l2i": "with unlabelled rows"}
+    means = {labels[name]: float(values.mean()) for name, values in errors.items()}
     return select_by_errors(errors) == "l2i", means
 
 
@@ -116,9 +107,9 @@ def _cross_validate(run: Run, splits: Splits) -> NDArray[np.float64]:
 def _evaluate_fold(
     run: Run, splits: Splits, train: torch.Tensor, test: torch.Tensor
 ) -> NDArray[np.float64]:
-    train_samples, validation_samples = splits.labeled.take(train), splits.labeled.take(test)
-    trainer = Trainer(run, splits=splits.with_labels(train_samples, validation=validation_samples))
-    try:
+    labeled = splits.labeled
+    fold_splits = splits.with_labels(labeled.take(train), validation=labeled.take(test))
+    with closing(Trainer(run, splits=fold_splits)) as trainer:
         for _ in iter_steps(trainer):
             pass
         task, samples = trainer.task, trainer.splits.validation
@@ -126,5 +117,3 @@ def _evaluate_fold(
         if splits.classes is not None:
             return (outputs.argmax(dim=1) != samples.y).double().cpu().numpy()
         return task.sample_losses(outputs, task.encode(samples.y)).double().cpu().numpy()
-    finally:
-        trainer.close()

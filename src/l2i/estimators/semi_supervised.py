@@ -95,10 +95,8 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on the labelled and unlabelled rows of X."""
         if y is None:
-            raise InputError(
-                f"This {type(self).__name__} estimator requires y to be passed, "
-                "but the target y is None."
-            )
+            problem = f"This {type(self).__name__} estimator requires y to be passed"
+            raise InputError(f"{problem}, but the target y is None.")
         x = validate_features(self, X, reset=True)
         target = check_array(
             y, ensure_2d=False, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y"
@@ -110,10 +108,8 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
         is_unlabeled = missing.all(axis=1)
         is_partial = missing.any(axis=1) & ~is_unlabeled
         if is_partial.any():
-            raise InputError(
-                f"row {int(is_partial.argmax())} of y has some targets and lacks others; "
-                "give all of them, or none"
-            )
+            problem = f"row {int(is_partial.argmax())} of y has some targets and lacks others"
+            raise InputError(f"{problem}; give all of them, or none")
         if is_unlabeled.all():
             raise InputError("no row has a target; give that of some rows")
         self._fit(x, np.where(missing, 0.0, target), is_unlabeled, None, sample_weight)

@@ -12,13 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from l2i.errors import InputError
-from l2i.fit.preprocess import (
-    Column,
-    ImagePreprocessor,
-    TablePreprocessor,
-    compute_scale,
-    fit_column,
-)
+from l2i.fit import preprocess
+from l2i.fit.preprocess import ImagePreprocessor, TablePreprocessor
 from l2i.fit.readers.columns import ColumnKind, to_floats
 
 if TYPE_CHECKING:
@@ -64,17 +59,14 @@ def encode_classes(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
         raise InputError("y contains infinity; mark an unlabelled row by -1 or NaN")
     labels = target[~is_unlabeled]
     if not len(labels):
-        raise InputError(
-            "no row is labelled; give the label of at least one row of each of two classes"
-        )
+        fix = "give the label of at least one row of each of two classes"
+        raise InputError(f"no row is labelled; {fix}")
     labels = _unwrap_objects(labels)
     check_classification_targets(labels)
     classes, labeled_ids = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        raise InputError(
-            f"all labelled rows are of one class, {classes[0]}; "
-            "a classifier needs two classes at least"
-        )
+        problem = f"all labelled rows are of one class, {classes[0]}"
+        raise InputError(f"{problem}; a classifier needs two classes at least")
     class_ids = np.full(len(target), UNLABELED, dtype=np.int64)
     class_ids[~is_unlabeled] = labeled_ids
     return class_ids, classes
@@ -114,9 +106,8 @@ def validate_features(
         return _validate_images(estimator, np.asarray(x), reset=reset)
     if estimator.kind_ == "frame":
         if not is_frame:
-            raise InputError(
-                "X must be a DataFrame with the fitted columns: some of them are categories"
-            )
+            problem = "X must be a DataFrame with the fitted columns"
+            raise InputError(f"{problem}: some of them are categories")
         return _validate_frame(estimator, x, reset=reset)
     return np.asarray(validate_data(estimator, x, dtype=np.float64, reset=reset))
 
@@ -137,10 +128,8 @@ def _validate_frame(estimator: BaseEstimator, x: pd.DataFrame, *, reset: bool) -
     table = x.set_axis([str(name) for name in x.columns], axis=1)
     for name in table.columns:
         if _is_number(table[name].dtype) and np.isnan(to_floats(table[name])).any():
-            raise InputError(
-                f"column '{name}' contains NaN; "
-                "fill it first, with scikit-learn's SimpleImputer for instance"
-            )
+            fix = "fill it first, with scikit-learn's SimpleImputer for instance"
+            raise InputError(f"column '{name}' contains NaN; {fix}")
     return table
 
 
@@ -155,10 +144,8 @@ def _validate_images(estimator: BaseEstimator, raw: NDArray[Any], *, reset: bool
         estimator.n_features_in_, estimator.image_shape_ = raw.shape[1], images.shape[1:]
         estimator.eight_bits_ = is_uint8
     elif images.shape[1:] != estimator.image_shape_:
-        raise InputError(
-            f"X has images of shape {images.shape[1:]}, but {fitted} {estimator.image_shape_}; "
-            "give the same"
-        )
+        problem = f"X has images of shape {images.shape[1:]}, but {fitted} {estimator.image_shape_}"
+        raise InputError(f"{problem}; give the same")
     elif is_uint8 != estimator.eight_bits_:
         dtype, fitted_dtype = ("8 bits", "floats") if is_uint8 else ("floats", "8 bits")
         raise InputError(f"X has images of {dtype}, but {fitted} {fitted_dtype}; give the same")
@@ -171,13 +158,13 @@ def fit_inputs(x: pd.DataFrame | NDArray[Any], weight: NDArray[np.float64]) -> E
         return ImagePreprocessor.fit(x)
     columns = []
     if isinstance(x, np.ndarray):
-        mean, std = compute_scale(x, weight, "X")
+        mean, std = preprocess.compute_scale(x, weight, "X")
         for i, (m, s) in enumerate(zip(mean.tolist(), std.tolist(), strict=True)):
-            columns.append(Column(name=f"x{i}", kind="number", mean=m, std=s))
+            columns.append(preprocess.Column(name=f"x{i}", kind="number", mean=m, std=s))
     else:
         for name in x.columns:
             kind: ColumnKind = "number" if _is_number(x[name].dtype) else "category"
-            columns.append(fit_column(x[name], kind, weight))
+            columns.append(preprocess.fit_column(x[name], kind, weight))
     return TablePreprocessor(columns=tuple(columns))
 
 

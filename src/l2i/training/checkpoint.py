@@ -29,7 +29,7 @@ DAMAGED_ERRORS = (SafetensorError, KeyError, TypeError, ValueError, RuntimeError
 COUNT_FIELDS = ("step", "metrics_size", "concurrent_runs")  # of the metadata, ints
 MAX_NUMBER = 2**53  # in the metadata
 HEADER_ALIGNMENT = 8  # bytes, of the first tensor in a file
-DTYPE_NAMES = {
+DTYPE_NAMES = {  # in safetensors files
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -56,9 +56,8 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
         resumable = "the last checkpoint is whole: free some space, and the same command goes on"
         has_checkpoint = bool(list_checkpoints(folder / "checkpoints"))
         advice = f"{resumable} from there" if has_checkpoint else RETRY_ADVICE
-        raise DiskFull(
-            f"no room is left for {error.filename or folder} ({error.strerror}); {advice}"
-        ) from None
+        problem = f"no room is left for {error.filename or folder} ({error.strerror})"
+        raise DiskFull(f"{problem}; {advice}") from None
 
 
 def get_checkpoint_path(folder: Path, step: int) -> Path:
@@ -129,9 +128,8 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.EIO):  # removed, or on a bad sector
             return None
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}); see to it, and try again"
-        ) from None
+        problem = f"{path} cannot be read ({error.strerror})"
+        raise InputError(f"{problem}; see to it, and try again") from None
     except DAMAGED_ERRORS as error:
         if "memory" in str(error):
             raise
@@ -163,10 +161,8 @@ def latest_valid(folder: Path, on_damaged: Callable[[str], None] | None = None) 
                 on_damaged(f"{bad} is damaged; going on from the one before it, of step {step:,}")
                 bad.replace(bad.with_suffix(".damaged"))  # no longer counted
         return loaded
-    raise InputError(
-        f"no whole checkpoint is left in {folder}; "
-        "train in another --out, or remove the run folder to start again"
-    )
+    fix = "train in another --out, or remove the run folder to start again"
+    raise InputError(f"no whole checkpoint is left in {folder}; {fix}")
 
 
 def serialize(tensors: Params, meta: dict[str, Any]) -> bytes:
@@ -199,8 +195,7 @@ class AsyncCheckpointer:
         before_write: Callable[[], None] = lambda: None,
     ) -> None:
         """Copy the tensors and write them after `before_write`; at most two saves are pending."""
-        while len(self.pending) > 1:
-            self.pending.popleft().result()
+        self.wait(max_pending=1)
         device = next((t.device for t in tensors.values() if t.is_cuda), None)
         with nullcontext() if device is None else torch.cuda.device(device):
             copies = {name: t.detach().clone() for name, t in tensors.items() if not t.is_cuda}
@@ -221,9 +216,9 @@ class AsyncCheckpointer:
         while self.pending and self.pending[0].done():
             self.pending.popleft().result()
 
-    def wait(self) -> None:
-        """Wait until everything is on disk."""
-        while self.pending:
+    def wait(self, *, max_pending: int = 0) -> None:
+        """Wait until everything is on disk, or all but the last `max_pending` saves."""
+        while len(self.pending) > max_pending:
             self.pending.popleft().result()
 
     def close(self) -> None:
@@ -235,9 +230,8 @@ def _check_state_finite(step: int, copies: Params) -> None:
         check_finite(copies["meter.first_bad"])
     for name, tensor in copies.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise NonFiniteCost(
-                f"{name} is not finite at step {step}; the last good checkpoint is kept"
-            )
+            problem = f"{name} is not finite at step {step}"
+            raise NonFiniteCost(f"{problem}; the last good checkpoint is kept")
 
 
 def _copy_to_host(tensors: Params) -> Params:

@@ -176,13 +176,10 @@ class StepGraph:
         generator.graphsafe_set_state(generator.clone_state())  # else it stays in capture mode
         self.close()
         if self.required:
-            raise InputError(
-                f"engine='graph': this step cannot be recorded ({reason}); use engine='eager'"
-            ) from error
-        print(
-            f"l2i: continuing without a CUDA graph, which this step does not allow ({reason})",
-            file=sys.stderr,
-        )
+            problem = f"engine='graph': this step cannot be recorded ({reason})"
+            raise InputError(f"{problem}; use engine='eager'") from error
+        note = "continuing without a CUDA graph, which this step does not allow"
+        print(f"l2i: {note} ({reason})", file=sys.stderr)
         self.capture_failed = True
 
     def close(self) -> None:

@@ -65,8 +65,7 @@ def recompute_bn(model: nn.Module, run: Run, task: Task, loader: Loader) -> None
             new_momentum = 1 / next(forward_counter)
             for layer in layers:
                 layer.momentum = new_momentum
-            outputs: Tensor = model(x)
-            return outputs
+            return model(x)  # type: ignore[no-any-return]
 
         with closing(loader.clone()) as own_loader:
             for step in range(min(run.steps, -(-BN_SAMPLES // samples_per_step))):

@@ -57,9 +57,7 @@ def find_best_step(validation: MetricCurve) -> int:
     return min(validation, key=lambda step: (validation[step], step))
 
 
-def describe_metric(
-    steps: int, final: ReportRule, part: str = "test", *, averaged: bool = True
-) -> str:
+def describe_metric(steps: int, final: ReportRule, part: str, *, averaged: bool) -> str:
     """Describe how the final metric is computed."""
     model = f"the {'averaged ' * averaged}model on the {part} set"
     if final == "best":

@@ -24,9 +24,11 @@ MIN_OPEN_FRACTION = 0.1  # of the imputed labels, from which a single class is s
 MAX_COST_RATIO = 3.0  # C^H(θ*) / chance level, above which the look-ahead dominates
 ADVICE = "lower optim.lr or method.weight, train longer, or look at the labels"
 
+Rows = Sequence[MetricRow]
+
 
 def check_health(
-    rows: Sequence[MetricRow], splits: Splits, steps: int, chance_loss: float | None = None
+    rows: Rows, splits: Splits, steps: int, chance_loss: float | None = None
 ) -> dict[str, str]:
     """Return the current warnings by kind; `chance_loss` is for runs that look ahead."""
     if not rows or int(rows[-1]["step"] or 0) < max(MIN_STEPS, MIN_RUN_FRACTION * steps):
@@ -39,7 +41,7 @@ def check_health(
     return {kind: sentence for kind, sentence in sentences.items() if sentence is not None}
 
 
-def _check_constant_outputs(rows: Sequence[MetricRow], splits: Splits) -> str | None:
+def _check_constant_outputs(rows: Rows, splits: Splits) -> str | None:
     """Check that the outputs are not the same for all samples while the truth varies."""
     name, diversity = pick_monitored_split(splits), rows[-1].get("prediction_diversity")
     if name is None or diversity is None:
@@ -48,20 +50,16 @@ def _check_constant_outputs(rows: Sequence[MetricRow], splits: Splits) -> str | 
     if splits.classes is None:
         if len(y) < MIN_OTHER_SAMPLES or diversity > MIN_OUTPUT_SPREAD:
             return None
-        return (
-            f"outputs for {len(y):,} {name} samples spread {_format_percent(diversity)} "
-            f"as far as the targets; {ADVICE}"
-        )
+        spread = f"spread {_format_percent(diversity)} as far as the targets"
+        return f"outputs for {len(y):,} {name} samples {spread}; {ADVICE}"
     others = len(y) - int(y.bincount().max())
     if others < MIN_OTHER_SAMPLES or diversity > MIN_OTHER_FRACTION:
         return None
-    return (
-        f"{_format_percent(1 - diversity)} of the {len(y):,} {name} samples are given one class, "
-        f"and at least {others:,} are of others; {ADVICE}"
-    )
+    given = f"{_format_percent(1 - diversity)} of the {len(y):,} {name} samples are given one class"
+    return f"{given}, and at least {others:,} are of others; {ADVICE}"
 
 
-def _check_mask_collapse(rows: Sequence[MetricRow], splits: Splits, steps: int) -> str | None:
+def _check_mask_collapse(rows: Rows, splits: Splits, steps: int) -> str | None:
     """Check that the confidence mask passes some labels, and not of a single class alone."""
     recent = _select_recent(rows, steps, "mask_rate")
     mask_rate = step_weighted_mean(recent, "mask_rate")
@@ -71,38 +69,28 @@ def _check_mask_collapse(rows: Sequence[MetricRow], splits: Splits, steps: int) 
     # each row has its own top class: one that changes counts as a single class
     top_fraction = step_weighted_mean(passing, "mask_top_class") or 0.0
     if mask_rate < MIN_PASSING_FRACTION:
-        return (
-            f"the mask lets {_format_percent(mask_rate)} of the imputed labels through, so the "
-            "unlabelled samples do nothing; lower method.threshold, train longer, or label more "
-            "samples"
-        )
+        problem = f"the mask lets {_format_percent(mask_rate)} of the imputed labels through"
+        fix = "lower method.threshold, train longer, or label more samples"
+        return f"{problem}, so the unlabelled samples do nothing; {fix}"
     is_single_class = mask_rate >= MIN_OPEN_FRACTION and top_fraction >= 1 - MIN_OTHER_FRACTION
     if not is_single_class or len(splits.labeled.y.unique()) < 2:
         return None
-    return (
-        f"{_format_percent(top_fraction)} of the imputed labels that count are of one class, and "
-        "the labelled samples have others; lower optim.lr or method.weight, raise "
-        "method.threshold, or label more samples of the other classes"
-    )
+    problem = f"{_format_percent(top_fraction)} of the imputed labels that count are of one class"
+    fix = "lower optim.lr or method.weight, raise method.threshold, or label more samples"
+    return f"{problem}, and the labelled samples have others; {fix} of the other classes"
 
 
-def _check_overshooting(
-    rows: Sequence[MetricRow], steps: int, chance_loss: float | None
-) -> str | None:
+def _check_overshooting(rows: Rows, steps: int, chance_loss: float | None) -> str | None:
     """Check that the look-ahead does not leave the hold-out samples far worse than guessing."""
     cost = step_weighted_mean(_select_recent(rows, steps, "c_h"), "c_h")
     if chance_loss is None or cost is None or cost <= MAX_COST_RATIO * chance_loss:
         return None
-    return (
-        f"after the look-ahead hold-out samples cost {cost:.3g}, where guessing costs "
-        f"{chance_loss:.3g}, so the outer step mends its own damage; lower l2i.paper.eta, or take "
-        "the default rule, which does not look ahead"
-    )
+    costs = f"hold-out samples cost {cost:.3g}, where guessing costs {chance_loss:.3g}"
+    fix = "lower l2i.paper.eta, or take the default rule, which does not look ahead"
+    return f"after the look-ahead {costs}, so the outer step mends its own damage; {fix}"
 
 
-def _select_recent(
-    rows: Sequence[MetricRow], steps: int, column: str
-) -> list[tuple[int, MetricRow]]:
+def _select_recent(rows: Rows, steps: int, column: str) -> list[tuple[int, MetricRow]]:
     """Return the recent rows that have a column, each with the number of steps it covers."""
     ends = [0, *(int(row["step"] or 0) for row in rows)]
     return [

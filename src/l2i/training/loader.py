@@ -155,36 +155,27 @@ def _check_views(run: Run, splits: Splits) -> None:
     augments = (data.weak, data.strong)
     adds_inputs = method.mix_alpha is not None or method.needs_input_noise
     if method.views and not len(splits.unlabeled.x):
-        raise InputError(
-            f"no unlabelled samples are left, and {method.name} learns from them; "
-            "lower data.num_labeled or data.num_validation, or train the 'supervised' method"
-        )
+        problem = f"no unlabelled samples are left, and {method.name} learns from them"
+        fix = "lower data.num_labeled or data.num_validation, or train the 'supervised' method"
+        raise InputError(f"{problem}; {fix}")
     if method.views and method.student_view not in method.views:
-        raise InputError(
-            f"{method.name} has no view '{method.student_view}'; leave method.student_view as it is"
-        )
+        fix = "leave method.student_view as it is"
+        raise InputError(f"{method.name} has no view '{method.student_view}'; {fix}")
     if is_text and augments != (Augment(), Augment()):
         raise InputError("texts are augmented by data.words; leave data.weak and data.strong out")
     if not is_text and data.words != TokenAugment():
-        raise InputError(
-            "data.words is for texts that an encoder reads; "
-            "leave it out, or give an encoder ('l2i fit': --encoder)"
-        )
+        fix = "leave it out, or give an encoder ('l2i fit': --encoder)"
+        raise InputError(f"data.words is for texts that an encoder reads; {fix}")
     if is_text and adds_inputs:
-        raise InputError(
-            f"{method.name} adds up inputs, and words cannot be added up; "
-            "use uda, fixmatch or mean-teacher"
-        )
+        problem = f"{method.name} adds up inputs, and words cannot be added up"
+        raise InputError(f"{problem}; use uda, fixmatch or mean-teacher")
     if splits.has_landmarks and any(a.crop or a.flip or a.randaugment for a in augments):
-        raise InputError(
-            "crop, flip and randaugment are not for landmarks; "
-            "use shift in data.weak and data.strong"
-        )
+        fix = "use shift in data.weak and data.strong"
+        raise InputError(f"crop, flip and randaugment are not for landmarks; {fix}")
     if splits.normalization is None and any(a.randaugment for a in augments):
-        raise InputError(
-            "randaugment is for 8-bit images; leave it out of data.weak and data.strong, "
-            "or give the images as uint8 with normalization=Normalize.from_images(images)"
-        )
+        images = "the images as uint8 with normalization=Normalize.from_images(images)"
+        fix = f"leave it out of data.weak and data.strong, or give {images}"
+        raise InputError(f"randaugment is for 8-bit images; {fix}")
 
 
 def pick_rows(count: int, size: int, generator: Generator, weight: Tensor | None = None) -> Tensor:

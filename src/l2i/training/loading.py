@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,16 +13,11 @@ from l2i.config import Precision, replace
 from l2i.config.validate import flatten_fields
 from l2i.data.samples import Splits
 from l2i.errors import InputError
+from l2i.training import run_dir as folders
 from l2i.training.checkpoint import get_checkpoint_path, latest_valid, load_checkpoint
 from l2i.training.evaluation import extract_curve, find_best_step
 from l2i.training.metrics import MetricRow, parse_metrics
-from l2i.training.run_dir import (
-    BEST_DIR,
-    check_data_available,
-    check_fingerprint,
-    read_result,
-    read_run,
-)
+from l2i.training.run_dir import read_result, read_run
 from l2i.training.trainer import Trainer
 
 SPLIT_FIELDS = ("data.name", "data.num_labeled", "data.num_validation", "seed")
@@ -41,10 +36,8 @@ def load_trainer(
 
     `device`, the data folder `root` and `precision` default to the run's.
     """
-    changes = _list_changes(device=device, root=root, precision=precision)
-    trainer, tensors, step = _open(
-        folder, changes, splits=splits, model=model, make_trainer=Trainer.for_evaluation
-    )
+    changes = {"device": device, "root": root, "precision": precision}
+    trainer, tensors, step = _open(Path(folder), changes, Trainer.for_evaluation, splits, model)
     trainer.load_teacher(tensors)
     return trainer, _load_best(folder, trainer, step)
 
@@ -72,34 +65,28 @@ def load_full_state(
     """
     read_run(Path(folder))  # raise "not a run folder" before complaining about missing metrics
     rows = read_metric_rows(folder)
-    trainer, tensors, step = _open(folder, _list_changes(device=device, root=root))
+    trainer, tensors, step = _open(Path(folder), {"device": device, "root": root}, Trainer)
     trainer.load_state_dict(tensors)
     return LoadedRun(trainer, step, _load_best(folder, trainer, step), rows)
 
 
-def _list_changes(
-    *, device: str | None, root: str | None, precision: Precision | None = None
-) -> dict[str, Any]:
-    data = None if root is None else {"root": root}
-    changes = {"device": device, "data": data, "precision": precision}
-    return {name: value for name, value in changes.items() if value is not None}
-
-
 def _open(
-    folder: str | Path,
-    changes: dict[str, Any],
-    *,
+    folder: Path,
+    options: Mapping[str, str | None],
+    make_trainer: Callable[..., Trainer],
     splits: Splits | None = None,
     model: nn.Module | None = None,
-    make_trainer: Callable[..., Trainer] = Trainer,
 ) -> tuple[Trainer, Params, int]:
     """Return a new trainer, and the state and step of the run's newest checkpoint."""
-    run = replace(read_run(Path(folder)), engine="auto", **changes)  # needs no graph, nor a GPU
-    tensors, meta = latest_valid(Path(folder) / "checkpoints")
+    changes: dict[str, Any] = {name: v for name, v in options.items() if v is not None}
+    data = {"root": changes.pop("root")} if "root" in changes else {}
+    run = replace(read_run(folder), engine="auto", data=data, **changes)  # needs no graph, nor GPU
+    tensors, meta = latest_valid(folder / "checkpoints")
+    custom_splits = splits is not None
     # before the dataset of that name is read
-    check_data_available(Path(folder), meta, custom_splits=splits is not None)
+    folders.check_data_available(folder, meta, custom_splits=custom_splits)
     trainer = make_trainer(run, splits=splits, model=model, expected_state=tensors)
-    check_fingerprint(Path(folder), meta, trainer.splits, custom_splits=trainer.custom_splits)
+    folders.check_fingerprint(folder, meta, trainer.splits, custom_splits=custom_splits)
     return trainer, tensors, meta["step"]
 
 
@@ -108,7 +95,7 @@ def _load_best(folder: str | Path, trainer: Trainer, step: int) -> int:
     if trainer.run.report != "best":
         return step
     best = find_best_step(extract_curve(read_metric_rows(folder), "validation"))
-    loaded = load_checkpoint(get_checkpoint_path(Path(folder) / BEST_DIR, best))
+    loaded = load_checkpoint(get_checkpoint_path(Path(folder) / folders.BEST_DIR, best))
     if loaded is None:
         return step
     trainer.load_teacher(loaded[0])
@@ -123,24 +110,18 @@ def read_metric_rows(folder: str | Path) -> list[MetricRow]:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise InputError(f"{path} is damaged; restore it, or give another run") from None
     if not rows:
-        raise InputError(
-            f"{folder} has no evaluations yet; let it train longer, or give another run"
-        )
+        fix = "let it train longer, or give another run"
+        raise InputError(f"{folder} has no evaluations yet; {fix}")
     return rows
 
 
 def check_same_split(folder: str | Path, other: str | Path) -> None:
     """Check that two runs were trained on the same samples."""
     fields, others = (dict(flatten_fields(read_run(Path(name)))) for name in (folder, other))
-    mismatches = [
-        f"{name} is {others[name]} there and {fields[name]} here"
-        for name in SPLIT_FIELDS
-        if others[name] != fields[name]
-    ]
-    if mismatches:
-        raise InputError(
-            f"{other} is of other data or another split ({'; '.join(mismatches)}); give another run"
-        )
+    differing = [name for name in SPLIT_FIELDS if others[name] != fields[name]]
+    if differing:
+        listed = "; ".join(f"{n} is {others[n]} there and {fields[n]} here" for n in differing)
+        raise InputError(f"{other} is of other data or another split ({listed}); give another run")
 
 
 def load_model(

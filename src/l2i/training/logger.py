@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,7 +51,7 @@ class NullLogger:
 class RunLogger(NullLogger):
     """Write to a run folder, from a step whose metrics end at `size` bytes."""
 
-    def __init__(self, folder: Path, *, step: int, size: int, keep: int) -> None:
+    def __init__(self, folder: Path, step: int, size: int, *, keep: int) -> None:
         super().__init__()
         self.folder, self.keep = folder, keep
         path = folder / "metrics.jsonl"
@@ -74,16 +75,10 @@ class RunLogger(NullLogger):
     def save(self, step: int, state: Params, meta: dict[str, Any]) -> None:
         """Start to write a checkpoint that goes with the metrics so far."""
         self.events.records.flush()
-        metrics_fd = self.metrics.fileno()
+        metrics_fd, folder = self.metrics.fileno(), self.folder / "checkpoints"
         meta = {**meta, "metrics_size": os.fstat(metrics_fd).st_size}
-        self.checkpointer.save(
-            self.folder / "checkpoints",
-            step,
-            state,
-            meta,
-            keep=self.keep,
-            before_write=lambda: os.fsync(metrics_fd),
-        )
+        sync = partial(os.fsync, metrics_fd)
+        self.checkpointer.save(folder, step, state, meta, keep=self.keep, before_write=sync)
 
     def close(self) -> None:
         super().close()
@@ -94,14 +89,13 @@ class RunLogger(NullLogger):
 
 def _read_rows(path: Path, size: int) -> list[MetricRow]:
     """Read the rows in the first `size` bytes of metrics.jsonl."""
+    fix = "restore it, or give another --out"
     if size > (path.stat().st_size if path.exists() else 0):
-        raise InputError(
-            f"{path} is shorter than the checkpoint says; restore it, or give another --out"
-        )
+        raise InputError(f"{path} is shorter than the checkpoint says; {fix}")
     try:
         return parse_metrics(path.read_bytes()[:size] if size else b"")
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(f"{path} is damaged; restore it, or give another --out") from None
+        raise InputError(f"{path} is damaged; {fix}") from None
 
 
 class TensorBoardWriter:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -19,24 +18,9 @@ from l2i.config import from_json, to_json
 from l2i.data.duplicates import describe_duplicates
 from l2i.errors import InputError, NonFiniteCost, Stopped
 from l2i.torchrun import world_size
+from l2i.training import checkpoint, evaluation
 from l2i.training import run_dir as folders
-from l2i.training.checkpoint import (
-    Checkpoint,
-    deserialize,
-    latest_valid,
-    list_checkpoints,
-    save_checkpoint,
-    serialize,
-)
 from l2i.training.diagnostics import measure_outer_update, pseudo_label_error
-from l2i.training.evaluation import (
-    compute_final_metric,
-    describe_metric,
-    extract_curve,
-    is_eval_step,
-    measure_diversity,
-    pick_monitored_split,
-)
 from l2i.training.health import check_health
 from l2i.training.logger import NullLogger, ProgressBar, RunLogger, Stopwatch
 from l2i.training.metrics import MetricRow
@@ -98,13 +82,7 @@ class TrainingLoop:
     """A run in its folder, from where it is to its result."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        folder: Path,
-        stop: StopRequest,
-        *,
-        quiet: bool,
-        label: str | None = None,
+        self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool, label: str = ""
     ) -> None:
         self.trainer, self.run, self.ranks = trainer, trainer.run, trainer.ranks
         self.folder, self.stop, self.label = folder, stop, label
@@ -115,58 +93,50 @@ class TrainingLoop:
         self.fingerprint = trainer.splits.fingerprint()
         self.leak_warnings = describe_duplicates(trainer.splits) if self.ranks.is_main else []
         self.active_warnings: dict[str, str] = {}
-        size, keep = self._resume(), self.run.keep_checkpoints
-        self.logger = (
-            RunLogger(folder, step=self.start, size=size, keep=keep)
-            if self.ranks.is_main
-            else NullLogger()
-        )
-        self.bar = ProgressBar(
-            label or f"{self.run.name} seed {self.run.seed}",
-            start=self.start,
-            steps=self.run.steps,
-            quiet=quiet or not self.ranks.is_main,
-        )
+        size, keep, is_main = self._resume(), self.run.keep_checkpoints, self.ranks.is_main
+        self.logger = RunLogger(folder, self.start, size, keep=keep) if is_main else NullLogger()
+        is_quiet = quiet or not is_main
+        title = label or f"{self.run.name} seed {self.run.seed}"
+        self.bar = ProgressBar(title, start=self.start, steps=self.run.steps, quiet=is_quiet)
 
     def _resume(self) -> int:
         """Load the newest checkpoint, or write the first; return the size of its metrics."""
-        checkpoint = self._read_checkpoint() if self.ranks.is_main else None
-        payload = self.ranks.broadcast_bytes(b"" if checkpoint is None else serialize(*checkpoint))
+        newest = self._read_checkpoint() if self.ranks.is_main else None
+        payload = b"" if newest is None else checkpoint.serialize(*newest)
+        payload = self.ranks.broadcast_bytes(payload)
         if not payload:
             if self.ranks.is_main:
                 meta = {**self._make_metadata(0), "metrics_size": 0}
                 state, keep = self.trainer.state_dict(), self.run.keep_checkpoints
-                save_checkpoint(self.folder / "checkpoints", 0, state, meta, keep=keep)
+                checkpoint.save_checkpoint(self.folder / "checkpoints", 0, state, meta, keep=keep)
             return 0
-        tensors, meta = deserialize(payload)
+        tensors, meta = checkpoint.deserialize(payload)
         self.trainer.load_state_dict(tensors)
         self.start, self.stopwatch.earlier_seconds = meta["step"], meta["seconds"]
         self.earlier_concurrent = meta.get("concurrent_runs", 1)
         precision = self.trainer.precision
-        earlier_precision = meta.get("precision", precision)
-        change = f", in {precision} instead of {earlier_precision}"
-        note = "" if earlier_precision == precision else change
+        earlier = meta.get("precision", precision)
+        note = "" if earlier == precision else f", in {precision} instead of {earlier}"
         if self.start:
             self.resume_notes.append(f"{self.folder}: resuming from step {self.start}{note}")
         return int(meta["metrics_size"])
 
-    def _read_checkpoint(self) -> Checkpoint | None:
+    def _read_checkpoint(self) -> checkpoint.Checkpoint | None:
         """Return the newest checkpoint of this run, or None if it has not begun."""
         checkpoints = self.folder / "checkpoints"
         for directory in (checkpoints, self.folder / folders.BEST_DIR):
             for leftover in directory.glob("*.partial"):  # of a process killed while writing
                 leftover.unlink(missing_ok=True)
-        if not list_checkpoints(checkpoints) and not (self.folder / "metrics.jsonl").exists():
+        has_metrics = (self.folder / "metrics.jsonl").exists()
+        if not has_metrics and not checkpoint.list_checkpoints(checkpoints):
             return None
-        tensors, meta = latest_valid(checkpoints, self.resume_notes.append)
+        tensors, meta = checkpoint.latest_valid(checkpoints, self.resume_notes.append)
         if REQUIRED_METADATA - meta.keys():
-            raise InputError(
-                f"the newest checkpoint in {checkpoints} is of no run; train in another --out"
-            )
+            problem = f"the newest checkpoint in {checkpoints} is of no run"
+            raise InputError(f"{problem}; train in another --out")
         folders.check_config(checkpoints, to_json(from_json(meta["config"])), self.run)
-        folders.check_fingerprint(
-            self.folder, meta, self.trainer.splits, custom_splits=self.trainer.custom_splits
-        )
+        splits, custom_splits = self.trainer.splits, self.trainer.custom_splits
+        folders.check_fingerprint(self.folder, meta, splits, custom_splits=custom_splits)
         return tensors, meta
 
     def finish(self) -> Result:
@@ -205,7 +175,7 @@ class TrainingLoop:
         """Do what is due after a step; stop if any process was asked to."""
         stop = self.ranks.any_async(self.stop.received is not None)
         is_last = step == self.run.steps or stop
-        evaluated = is_eval_step(step, self.run.steps, self.run.eval_every)
+        evaluated = evaluation.is_eval_step(step, self.run.steps, self.run.eval_every)
         if evaluated:
             self.bar.show_costs(self.evaluate(step))
         if step % self.run.save_every == 0 or is_last:
@@ -248,9 +218,8 @@ class TrainingLoop:
         }
         for name, value in row.items():
             if value is not None and not math.isfinite(value):
-                raise NonFiniteCost(
-                    f"{name} is not finite at step {step}; the last good checkpoint is kept"
-                )
+                problem = f"{name} is not finite at step {step}"
+                raise NonFiniteCost(f"{problem}; the last good checkpoint is kept")
         # not at evaluations that are for the final metric alone
         if run.probe_samples and (step % run.eval_every == 0 or step == run.steps):
             row |= self.probe(step)
@@ -269,12 +238,12 @@ class TrainingLoop:
         self.bar.begin_evaluation(len(splits.validation.x) + len(splits.test.x))
         row: MetricRow = {"validation": None, "test": None, "prediction_diversity": None}
         with self.stopwatch.track_overhead():
-            monitored = pick_monitored_split(splits)
+            monitored = evaluation.pick_monitored_split(splits)
             for part, outputs in self.trainer.predict_splits(self.bar.advance_evaluation).items():
                 y = getattr(splits, part).y
                 row[part] = float(task.metric(outputs, y))
                 if part == monitored:
-                    row["prediction_diversity"] = measure_diversity(task, outputs, y)
+                    row["prediction_diversity"] = evaluation.measure_diversity(task, outputs, y)
         return row
 
     def _print_warnings(self, step: int) -> None:
@@ -297,7 +266,6 @@ class TrainingLoop:
         return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
     def _make_metadata(self, step: int) -> dict[str, Any]:
-        """Return the metadata of a checkpoint."""
         return {
             "step": step,
             "seconds": self.stopwatch.get_elapsed() if step else 0.0,
@@ -310,21 +278,18 @@ class TrainingLoop:
 
     def _build_result(self) -> Result:
         run, task, trainer = self.run, self.trainer.task, self.trainer
-        validation, test = (
-            extract_curve(self.logger.rows, part) for part in ("validation", "test")
-        )
+        validation = evaluation.extract_curve(self.logger.rows, "validation")
+        test = evaluation.extract_curve(self.logger.rows, "test")
         part, averaged = "test" if test else "validation", run.optim.ema_decay > 0
-        description = describe_metric(run.steps, run.report, part, averaged=averaged)
-        final_metric = partial(
-            compute_final_metric, validation=validation, steps=run.steps, final=run.report
-        )
+        description = evaluation.describe_metric(run.steps, run.report, part, averaged=averaged)
+        rule = validation, run.steps, run.report
         new_steps = run.steps - self.start
         return Result(
             name=run.name,
-            metric=final_metric(test or validation),
+            metric=evaluation.compute_final_metric(test or validation, *rule),
             metric_name=task.metric_name,
             metric_definition=f"{task.metric_description}; {description}",
-            validation=final_metric(validation) if validation else None,
+            validation=evaluation.compute_final_metric(validation, *rule) if validation else None,
             seed=run.seed,
             steps=run.steps,
             seconds=self.stopwatch.get_elapsed(),

@@ -15,15 +15,11 @@ from l2i.training.step import Costs, HoldoutGradient
 
 MetricRow = dict[str, float | int | None]
 
-OUTER_METRICS = ("c_h", "grad_ratio", "grad_ratio_raw")
-METRIC_NAMES = ("c_t", "c_u", "gradient", "parameters", *OUTER_METRICS)
+METRIC_NAMES = ("c_t", "c_u", "gradient", "parameters", "c_h", "grad_ratio", "grad_ratio_raw")
 # causes before their effects, to name the culprit of the first step that is not finite
 BLAME_ORDER = ("c_t", "c_u", "c_h", "gradient", "grad_ratio", "grad_ratio_raw", "parameters")
-METRIC_LABELS = {
-    "parameters": "the norm of the parameters",
-    "grad_ratio": "the outer gradient",
-    "grad_ratio_raw": "the outer gradient",
-}
+OUTER_LABELS = dict.fromkeys(("grad_ratio", "grad_ratio_raw"), "the outer gradient")
+METRIC_LABELS = {"parameters": "the norm of the parameters", **OUTER_LABELS}
 
 
 def parse_metrics(content: bytes) -> list[MetricRow]:
@@ -53,9 +49,7 @@ class MetricAccumulator:
         self.first_bad = torch.full((len(METRIC_NAMES),), -1, device=device)
         self.mask_by_class = torch.zeros(classes, dtype=torch.float64, device=device)
 
-    def add(
-        self, values: dict[str, Tensor], step: Tensor, mask_by_class: Tensor | None = None
-    ) -> None:
+    def add(self, values: Params, step: Tensor, mask_by_class: Tensor | None = None) -> None:
         """Add the metrics of a step and its outer step, if any; nothing leaves the device."""
         names = [name for name in METRIC_NAMES if name in values]
         assert names == list(METRIC_NAMES[: len(names)])
@@ -115,11 +109,7 @@ def check_finite(first_bad: Tensor) -> None:
 
 
 def step_metrics(
-    costs: Costs,
-    gradient: Tensor,
-    outer: HoldoutGradient | None,
-    params: Tensor,
-    rho: Tensor | None,
+    costs: Costs, gradient: Tensor, outer: HoldoutGradient | None, theta: Tensor, rho: Tensor | None
 ) -> tuple[Params, Tensor | None]:
     """Return a step's costs and gradient norms, and the share of labels above the mask, by class.
 
@@ -132,7 +122,7 @@ def step_metrics(
     metrics = current_group().average_tensors(local_metrics)  # each process has those of its share
     mask_by_class = metrics.pop("counted", None)
     base_norm = gradient.norm()
-    metrics |= {"gradient": base_norm, "parameters": params.norm()}
+    metrics |= {"gradient": base_norm, "parameters": theta.norm()}
     if outer is None:
         return metrics, mask_by_class
     outer_norm = outer.gradient.norm()

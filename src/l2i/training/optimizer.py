@@ -31,7 +31,7 @@ class FlatParameters:
         self.layout, self.size = {}, 0
         for name, p in params.items():
             dense = torch.empty_like(p.detach())  # without the gaps of an expanded one
-            self.layout[name] = (self.size, p.shape, dense.stride())
+            self.layout[name] = (p.shape, dense.stride(), self.size)  # as as_strided takes them
             self.size += -(-p.numel() // PARAM_ALIGNMENT) * PARAM_ALIGNMENT
         first = next(iter(params.values()))
         self.values = torch.zeros(self.size, dtype=first.dtype, device=first.device)
@@ -42,18 +42,14 @@ class FlatParameters:
     def check_storage(self, params: Params) -> None:
         """Check that parameters still lie here; a model moved or given to two trainers has left."""
         name = next(iter(params))
-        offset = self.layout[name][0] * self.values.element_size()
+        offset = self.layout[name][-1] * self.values.element_size()
         if params[name].data_ptr() != self.values.data_ptr() + offset:
-            raise InputError(
-                "the model was moved or given to another trainer; make a new trainer with it"
-            )
+            problem = "the model was moved or given to another trainer"
+            raise InputError(f"{problem}; make a new trainer with it")
 
     def split(self, flat: Tensor) -> Params:
         """Return the named views of a buffer."""
-        return {
-            name: flat.as_strided(shape, stride, start)
-            for name, (start, shape, stride) in self.layout.items()
-        }
+        return {name: flat.as_strided(*view) for name, view in self.layout.items()}
 
     def flatten(self, named: Params) -> Tensor:
         """Copy named tensors to a buffer, one kernel per type; zeros for missing names."""
@@ -91,21 +87,16 @@ def clip_gradient(gradient: Params, max_norm: float) -> Params:
 
 def layerwise_lr_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     """Return each parameter's share of the rate: 1 for the head, times `decay` per layer below."""
-    indices: dict[str, int | None] = {}  # from 1; 0 for embeddings, None above all layers
+    depths: dict[str, int | None] = {}  # from 1; 0 for embeddings, None above all layers
     for name in names:
         layer_match = re.search(r"(?:^|\.)layers?\.(\d+)\.", name)
         top = 0 if "embed" in name else None
-        indices[name] = int(layer_match[1]) + 1 if layer_match else top
-    if decay != 1 and not any(indices.values()):
-        raise InputError(
-            "optim.layer_decay is for an encoder with numbered layers, which this model has not; "
-            "leave it out"
-        )
-    num_layers = max((depth for depth in indices.values() if depth is not None), default=0) + 1
-    return {
-        name: 1.0 if depth is None else decay ** (num_layers - depth)
-        for name, depth in indices.items()
-    }
+        depths[name] = int(layer_match[1]) + 1 if layer_match else top
+    if decay != 1 and not any(depths.values()):
+        problem = "is for an encoder with numbered layers, which this model has not"
+        raise InputError(f"optim.layer_decay {problem}; leave it out")
+    num_layers = max((depth for depth in depths.values() if depth is not None), default=0) + 1
+    return {name: 1.0 if d is None else decay ** (num_layers - d) for name, d in depths.items()}
 
 
 class Stepper:
@@ -159,12 +150,8 @@ class Stepper:
     def state_dict(self) -> Params:
         """Return the moments as named tensors."""
         states = self.optimizer.state_dict()["state"]
-        return {
-            f"{i}.{key}": value
-            for i, s in states.items()
-            for key, value in s.items()
-            if isinstance(value, Tensor)
-        }
+        values = {f"{i}.{key}": v for i, state in states.items() for key, v in state.items()}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def load_state_dict(self, tensors: Params) -> None:
         """Load the moments, into the existing ones if possible: a captured step uses those."""

@@ -66,13 +66,13 @@ class Result:
 
     def summarize(self) -> str:
         """Return a one-line summary."""
-        metric_text = f"{self.metric_name} {self.metric:.2f}"
-        time_text = f"{self.steps} steps in {self.seconds:.1f} s"
+        text = f"{self.name}, seed {self.seed}: {self.metric_name} {self.metric:.2f}, "
+        text += f"{self.steps} steps in {self.seconds:.1f} s"
         if self.processes > 1:
-            time_text += f" on {self.processes} processes"
+            text += f" on {self.processes} processes"
         if self.steps_per_second is not None:
-            time_text += f" ({self.steps_per_second:.3g} steps/s without evaluation)"
-        return f"{self.name}, seed {self.seed}: {metric_text}, {time_text}"
+            text += f" ({self.steps_per_second:.3g} steps/s without evaluation)"
+        return text
 
     def __str__(self) -> str:
         warnings = [f"warning: {line}" for line in self.warnings]
@@ -89,9 +89,8 @@ def read_run(folder: Path) -> Run:
     """Read the configuration in a run folder."""
     path = folder / "config.json"
     if (folder / FIT_FILE).is_file():
-        raise InputError(
-            f"{folder} is the folder of a fit, not of a run; 'l2i report {folder}' tells of it"
-        )
+        hint = f"'l2i report {folder}' tells of it"
+        raise InputError(f"{folder} is the folder of a fit, not of a run; {hint}")
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder (it has no config.json); give another")
     check_tree(folder)
@@ -114,9 +113,8 @@ def read_result(folder: Path) -> Result | None:
             raise ValueError("not a finite metric")
         return result
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
-        raise InputError(
-            f"{path} is damaged; remove it, and the same command writes it anew"
-        ) from None
+        fix = "remove it, and the same command writes it anew"
+        raise InputError(f"{path} is damaged; {fix}") from None
 
 
 def parse_result(content: bytes) -> Result:
@@ -159,20 +157,17 @@ def _translate_folder_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"{folder} cannot be a run folder ({error.strerror}); give another --out"
-        ) from None
+        problem = f"{folder} cannot be a run folder ({error.strerror})"
+        raise InputError(f"{problem}; give another --out") from None
 
 
 def check_available(folder: Path, run: Run) -> None:
     """Check that the folder is free or belongs to this run; others are never overwritten."""
     with _translate_folder_errors(folder):  # a name that no folder can have
-        is_file = folder.exists() and not folder.is_dir()
-    if is_file:
-        raise InputError(f"{folder} is a file; give another --out")
-    if folder.exists() and any(
-        path.name != LOCK_FILE and path.suffix != ".partial" for path in folder.iterdir()
-    ):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; give another --out")
+    paths = folder.iterdir() if folder.exists() else ()
+    if any(path.name != LOCK_FILE and path.suffix != ".partial" for path in paths):
         check_config(folder, to_json(read_run(folder)), run)
 
 
@@ -180,10 +175,8 @@ def check_config(folder: Path, stored: dict[str, Any], run: Run) -> None:
     """Check that the configuration stored in the folder is this run's."""
     mismatches = find_differences(stored, to_json(run))
     if mismatches:
-        raise InputError(
-            f"{folder} holds a run of another configuration ({'; '.join(mismatches[:4])}); "
-            "give another --out, or remove the folder"
-        )
+        problem = f"{folder} holds a run of another configuration ({'; '.join(mismatches[:4])})"
+        raise InputError(f"{problem}; give another --out, or remove the folder")
 
 
 def check_fingerprint(
@@ -205,10 +198,8 @@ def check_data_available(folder: Path, meta: dict[str, Any], *, custom_splits: b
     fit = folder.parent
     if (fit / FIT_FILE).is_file():
         raise InputError(f"{folder} is part of the fit {fit}; 'l2i report {fit}' tells of it")
-    raise InputError(
-        f"{folder} was trained on splits given in Python; open it there: "
-        f"l2i.load_model('{folder}', splits=…)"
-    )
+    fix = f"open it there: l2i.load_model('{folder}', splits=…)"
+    raise InputError(f"{folder} was trained on splits given in Python; {fix}")
 
 
 def claim_run_dir(folder: Path, run: Run) -> None:

@@ -48,10 +48,8 @@ def pick_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise InputError(f"device='{name}' is not supported; use cpu, cuda or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            f"device='{name}' asks for a GPU and this machine has none that torch can use; "
-            "use cpu or auto"
-        )
+        problem = "asks for a GPU and this machine has none that torch can use"
+        raise InputError(f"device='{name}' {problem}; use cpu or auto")
     group = current_group()
     shares_machine = device.type == "cuda" and device.index is None and group.size > 1
     return torch.device("cuda", group.local_rank) if shares_machine else device
@@ -74,19 +72,16 @@ def check_divisible(run: Run, ranks: ProcessGroup) -> None:
     sizes["l2i.outer_batch_size"] = run.l2i.outer_batch_size
     for name, size in sizes.items():
         if size % ranks.size:
-            raise InputError(
-                f"{name}={size} cannot be shared evenly by {ranks.size} processes; "
-                f"use a multiple of {ranks.size}, or another --nproc-per-node"
-            )
+            fix = f"use a multiple of {ranks.size}, or another --nproc-per-node"
+            problem = f"{name}={size} cannot be shared evenly by {ranks.size} processes"
+            raise InputError(f"{problem}; {fix}")
 
 
 def check_validation(run: Run, splits: Splits) -> None:
     """Check that early stopping has validation samples."""
     if run.report == "best" and not len(splits.validation.x):
-        raise InputError(
-            "report='best' looks at validation samples and there are none; "
-            "raise data.num_validation"
-        )
+        problem = "report='best' looks at validation samples and there are none"
+        raise InputError(f"{problem}; raise data.num_validation")
 
 
 def param_dtype(run: Run) -> torch.dtype:
@@ -104,9 +99,8 @@ def with_data_root(run: Run) -> Run:
 
 def load_dataset(name: str, root: str | None) -> DataSet | TextSet:
     """Load a data set by name, from `root` or the folder that the environment names."""
-    read = load_registered("data set", DATASETS, name)
-    data: DataSet | TextSet = read(root if root is not None else os.environ.get(DATA_ROOT_ENV))
-    return data
+    read: Callable[[str | None], DataSet | TextSet] = load_registered("data set", DATASETS, name)
+    return read(os.environ.get(DATA_ROOT_ENV) if root is None else root)
 
 
 def load_splits(run: Run, on_progress: Callable[[str], object] | None = None) -> Splits:
@@ -138,9 +132,8 @@ def make_task(splits: Splits, method: Method) -> Task:
     if splits.classes is not None:
         task = Classification(num_outputs=splits.classes)
     else:
-        task = Regression.from_targets(
-            splits.labeled.y, points=splits.has_landmarks, eyes=splits.eye_indices
-        )
+        points, eyes = splits.has_landmarks, splits.eye_indices
+        task = Regression.from_targets(splits.labeled.y, points=points, eyes=eyes)
     if task.kind not in method.tasks:
         methods = {name: load_registered("method", METHODS, name) for name in METHODS}
         supported = ", ".join(name for name, other in methods.items() if task.kind in other.tasks)
@@ -154,9 +147,8 @@ def compute_input_shape(run: Run, splits: Splits) -> tuple[int, ...]:
     if splits.vocabulary is not None:
         return shape[-1:]
     if run.data.strong.crop != side and "strong" in run.method.views:
-        raise InputError(
-            f"data.weak.crop={side} and data.strong.crop={run.data.strong.crop} must be the same"
-        )
+        strong = f"data.strong.crop={run.data.strong.crop}"
+        raise InputError(f"data.weak.crop={side} and {strong} must be the same")
     return (shape[0], side, side) if side and len(shape) == 3 else shape
 
 
@@ -167,18 +159,14 @@ def build_model(
 
     Its sizes must be those of `expected_state`, the state of a trainer.
     """
-    make = partial(
-        load_registered("model", MODELS, run.model.name),
-        compute_input_shape(run, splits),
-        task.num_outputs,
-        run.model,
-    )
+    network = load_registered("model", MODELS, run.model.name)
+    shape = compute_input_shape(run, splits)
+    make: Callable[[], nn.Module] = partial(network, shape, task.num_outputs, run.model)
     if expected_state is not None and run.model.name != "encoder":
         check_shapes(make, select_prefix(expected_state, "model"))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(run.seed)
-        model: nn.Module = make()
-    return model
+        return make()
 
 
 def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -187,14 +175,11 @@ def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) ->
     A model in evaluation mode as a whole leaves it; single layers stay as they are.
     """
     if any(is_lazy(p) for p in model.parameters()):
-        raise InputError(
-            "the model has lazy layers, whose sizes are not known yet; "
-            "pass a batch through it first"
-        )
+        problem = "the model has lazy layers, whose sizes are not known yet"
+        raise InputError(f"{problem}; pass a batch through it first")
     if not any(p.requires_grad for p in model.parameters()):
-        raise InputError(
-            "no parameter of the model takes a gradient; call model.requires_grad_() first"
-        )
+        fix = "call model.requires_grad_() first"
+        raise InputError(f"no parameter of the model takes a gradient; {fix}")
     model = model if model.training else model.train()
     model = convert_sync_batchnorm(model, current_group()).to(device, dtype)
     if device.type == "cuda":
@@ -207,10 +192,9 @@ def translate_shape_errors() -> Iterator[None]:
     """Turn torch's errors about shapes in a first step into input errors: the user can fix them."""
     try:
         yield
-    except InputError:
-        raise
     except (ValueError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not re.search(SHAPE_ERROR, str(error)):
+        is_other = isinstance(error, RuntimeError) and not re.search(SHAPE_ERROR, str(error))
+        if is_other or isinstance(error, InputError):
             raise
         raise InputError(f"the first step cannot be taken with these settings: {error}") from error
 
@@ -280,7 +264,5 @@ def translate_state_errors() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError):
-        raise InputError(
-            "the checkpoint does not hold the state of such a run; "
-            "restore it, or train in another --out"
-        ) from None
+        problem = "the checkpoint does not hold the state of such a run"
+        raise InputError(f"{problem}; restore it, or train in another --out") from None

@@ -115,9 +115,8 @@ class ConcatForward:
     def __init__(self, net: Net, *batches: Tensor) -> None:
         if len({x.shape[1:] for x in batches}) > 1:
             shapes = ", ".join(str(list(x.shape[1:])) for x in batches)
-            raise InputError(
-                f"method.one_forward is for samples of one shape, not {shapes}; leave it out"
-            )
+            problem = f"method.one_forward is for samples of one shape, not {shapes}"
+            raise InputError(f"{problem}; leave it out")
         unique = list({id(x): x for x in batches}.values())  # views may be one and the same
         parts = net(torch.cat(unique)).split([len(x) for x in unique])
         self.batch_outputs: list[tuple[Tensor, Tensor]] = list(zip(unique, parts, strict=True))
@@ -264,9 +263,8 @@ class Gradients:
         self, batch: Batch, nets: Nets, streams: StreamSchedule = SEQUENTIAL
     ) -> BaseGradient:
         """Return the gradient of C^T + λ C^U(Z), with labels imputed at θ or by the teacher."""
-        method = self.run.method
+        method, weight = self.run.method, self.scalars.weight
         costs = compute_costs(method, self.task, nets.student, nets.imputer, batch, streams)
-        weight = self.scalars.weight
 
         def flat_gradient(cost: Tensor) -> Tensor:
             return self.flat.flatten(nets.training_net.gradient(cost))
@@ -317,14 +315,12 @@ class Gradients:
         self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost
     ) -> Problem:
         """State the bilevel problem, with C^T in its inner step if the run asks for it."""
-        cache, labeled, paper = nets.student, batch.labeled, self.run.l2i.paper
+        net, labeled, paper = nets.student, batch.labeled, self.run.l2i.paper
 
         def c_t(net: Net) -> Tensor:
             return self.task.loss(net(labeled.x), labeled.y)
 
-        activations = None
-        if isinstance(cache, ForwardCache):
-            activations = cache.get_activations(student.inputs)
+        activations = net.get_activations(student.inputs) if isinstance(net, ForwardCache) else None
         return Problem(
             self.network,
             nets.theta,
@@ -355,13 +351,11 @@ class Gradients:
 
 
 def _make_outer_step(run: Run, task: Task) -> OuterStep | None:
-    """Build the outer step that the run asks for."""
     l2i = run.l2i
     if l2i.update == "off":
         return None
     labels: Labels = OutputLabels()
     if l2i.labels == "learnable":
-        labels = LearnableLabels(
-            l2i.paper.label_lr, l2i.update == "normalized", task.to_logits, task.to_label
-        )
+        is_normalized = l2i.update == "normalized"
+        labels = LearnableLabels(l2i.paper.label_lr, is_normalized, task.to_logits, task.to_label)
     return OuterStep(hypergradient=HYPERGRADIENTS[l2i.hypergradient], labels=labels)

@@ -122,9 +122,8 @@ class Trainer:
         }
         reason = next((reason for reason, applies in obstacles.items() if applies), None)
         if wants_graph and reason is not None:
-            raise InputError(
-                f"engine='graph' records steps on a GPU, but {reason}; use engine='auto'"
-            )
+            problem = f"engine='graph' records steps on a GPU, but {reason}"
+            raise InputError(f"{problem}; use engine='auto'")
         if self.run.engine == "eager" or reason is not None:
             return None
         has_head, plan = gradients.head is not None, None
@@ -198,10 +197,10 @@ class Trainer:
         """Describe the sets of the run in one line."""
         has_outer = self.outer_step is not None
         separate = has_outer and self.run.l2i.holdout == "separate"
-        sets = self.splits.describe(exclude=() if separate else ("holdout",))
-        joint_note = ", hold-out drawn again from the labelled"
-        note = joint_note if has_outer and not separate else ""
-        return sets + note + describe_truncation(self.splits, self.run.data.text)
+        text = self.splits.describe(exclude=() if separate else ("holdout",))
+        if has_outer and not separate:
+            text += ", hold-out drawn again from the labelled"
+        return text + describe_truncation(self.splits, self.run.data.text)
 
     def close(self) -> None:
         """Release data workers, and captured steps: these may hold a process group."""
@@ -209,15 +208,13 @@ class Trainer:
         if self.step_graph is not None:
             self.step_graph.close()
 
-    def compute_metrics(
-        self, on_progress: OnProgress = lambda _: None
-    ) -> dict[str, dict[str, float]]:
+    def compute_metrics(self) -> dict[str, dict[str, float]]:
         """Return the averaged model's metrics on the validation and test samples, if any."""
-        metrics = {
-            part: self.task.metrics(outputs, getattr(self.splits, part).y)
-            for part, outputs in self.predict_splits(on_progress).items()
-        }
-        return {part: {n: float(v) for n, v in values.items()} for part, values in metrics.items()}
+        metrics: dict[str, dict[str, float]] = {}
+        for part, outputs in self.predict_splits().items():
+            values = self.task.metrics(outputs, getattr(self.splits, part).y)
+            metrics[part] = {name: float(value) for name, value in values.items()}
+        return metrics
 
     def predict_splits(self, on_progress: OnProgress = lambda _: None) -> dict[str, Tensor]:
         """Return the averaged model's outputs on the validation and test samples, if any."""
@@ -258,11 +255,7 @@ class Trainer:
             "meter": self.meter.state_dict(),
             "generator": setup.get_rng_states(self.device),
         }
-        return {
-            f"{part}.{name}": tensor
-            for part, tensors in parts.items()
-            for name, tensor in tensors.items()
-        }
+        return {f"{part}.{n}": t for part, tensors in parts.items() for n, t in tensors.items()}
 
     def load_state_dict(self, tensors: Params) -> None:
         """Load a state that `state_dict` returned."""

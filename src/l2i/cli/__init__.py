@@ -169,9 +169,7 @@ def list_names(arguments: list[str]) -> int:
         all_names = [name for names in names_by_kind.values() for name in names]
         raise make_unknown_error("name", pattern, all_names, help_command="l2i list")
     for kind, names in matches.items():
-        if names:
-            lines = (
-                [recipes.get_table(name).summarize() for name in names] if show_tables else names
-            )
+        lines = [recipes.get_table(name).summarize() for name in names] if show_tables else names
+        if lines:
             print(f"# {kind}", *lines, sep="\n")
     return 0

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from l2i import recipes
-from l2i.cli.parsing import (
-    Positional,
-    command,
-    parse_known_options,
-    parse_run,
-    pop_recipe_name,
-    print_stderr,
-    suggest_flag,
-)
+from l2i.cli import parsing
 from l2i.errors import InputError
 from l2i.experiments.options import (
     BenchOptions,
@@ -26,8 +18,8 @@ from l2i.experiments.options import (
 )
 
 DRY_RUN_FLAG = "--dry-run"
-RUN_FOLDER = Positional("RUN", "a run folder")
-TABLE = Positional("TABLE", "a table", tuple(recipes.TABLES), check=recipes.get_table)
+RUN_FOLDER = parsing.Positional("RUN", "a run folder")
+TABLE = parsing.Positional("TABLE", "a table", tuple(recipes.TABLES), check=recipes.get_table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +34,8 @@ class EvaluateOptions:
 
 def train(arguments: list[str]) -> int:
     """Train one run, or print its protocol."""
-    name, words = pop_recipe_name(arguments, "train")
-    run = parse_run(name, [word for word in words if word != DRY_RUN_FLAG], "train")
+    name, words = parsing.pop_recipe_name(arguments, "train")
+    run = parsing.parse_run(name, [word for word in words if word != DRY_RUN_FLAG], "train")
     if DRY_RUN_FLAG in words:
         from l2i.config.validate import validate
         from l2i.recipes.protocol import format_protocol
@@ -62,7 +54,7 @@ def train(arguments: list[str]) -> int:
     return 0
 
 
-@command(CompareOptions, TABLE)
+@parsing.command(CompareOptions, TABLE)
 def compare(name: str, options: CompareOptions) -> None:
     """Train and print the cells of a table."""
     from l2i.experiments.compare import compare as compare_cells
@@ -78,14 +70,12 @@ def compare(name: str, options: CompareOptions) -> None:
 
 def tune(arguments: list[str]) -> int:
     """Search the settings of a recipe."""
-    recipe_name, words = pop_recipe_name(arguments, "tune")
-    options, run_arguments = parse_known_options(
-        TuneOptions, words, f"l2i tune {recipe_name}", TuneOptions()
-    )
+    recipe_name, words = parsing.pop_recipe_name(arguments, "tune")
+    options, run_flags = parsing.parse_known_options(TuneOptions, words, f"l2i tune {recipe_name}")
     try:
-        run = parse_run(recipe_name, run_arguments, "tune")
+        run = parsing.parse_run(recipe_name, run_flags, "tune")
     except InputError as error:
-        raise InputError(f"{error}{suggest_flag(TuneOptions, run_arguments)}") from None
+        raise InputError(f"{error}{parsing.suggest_flag(TuneOptions, run_flags)}") from None
     if find_spec("optuna") is None:
         raise InputError("'l2i tune' needs Optuna, which is not installed: pip install 'l2i[tune]'")
     from l2i.experiments.tuning.space import plan_sweep
@@ -97,7 +87,7 @@ def tune(arguments: list[str]) -> int:
     return 0
 
 
-@command(EvaluateOptions, RUN_FOLDER)
+@parsing.command(EvaluateOptions, RUN_FOLDER)
 def evaluate(folder: str, options: EvaluateOptions) -> None:
     """Evaluate a run folder."""
     from l2i.training.loading import evaluate_run
@@ -105,20 +95,20 @@ def evaluate(folder: str, options: EvaluateOptions) -> None:
     print(json.dumps(evaluate_run(folder, device=options.device, root=options.data.root), indent=2))
 
 
-@command(PlotOptions, RUN_FOLDER)
+@parsing.command(PlotOptions, RUN_FOLDER)
 def plot(folder: str, options: PlotOptions) -> None:
     """Plot a run folder."""
     from l2i.experiments.figures import plot_run
 
-    print(*plot_run(folder, options, lambda line: print_stderr(line, 0)), sep="\n")
+    print(*plot_run(folder, options, parsing.print_stderr), sep="\n")
 
 
-@command(BenchOptions)
+@parsing.command(BenchOptions)
 def bench(options: BenchOptions) -> None:
     """Time steps on this machine."""
     from l2i.experiments.benchmark import run_benchmark
 
-    results = run_benchmark(options, lambda line: print_stderr(line, 0))
+    results = run_benchmark(options, parsing.print_stderr)
     if options.json:
         print(results.to_json())
     else:

@@ -47,13 +47,8 @@ def command(
             if not any(positional.choices for positional in positionals):
                 usage = " ".join([prog, *(positional.metavar for positional in positionals)])
                 handle_help_flag(arguments, options_type, usage)
-            for metavar, description, choices, check in positionals:
-                name = prog.removeprefix("l2i ")
-                value, arguments = pop_positional(
-                    arguments, name, metavar, description, list(choices)
-                )
-                if check is not None:
-                    check(value)
+            for positional in positionals:
+                value, arguments = pop_positional(arguments, prog, positional)
                 values.append(value)
                 prog += f" {value}"
             run(*values, parse_options(options_type, arguments, prog, options_type()))
@@ -64,26 +59,28 @@ def command(
     return decorate
 
 
-def pop_positional(
-    arguments: list[str], command: str, metavar: str, description: str, choices: list[str]
-) -> tuple[str, list[str]]:
+def pop_positional(arguments: list[str], prog: str, expected: Positional) -> tuple[str, list[str]]:
     """Split off the first argument, a name."""
+    metavar, description, choices, check = expected
     if arguments and arguments[0] in HELP_FLAGS:
         list_hint = "; 'l2i list' shows more" if choices else ""
-        print(f"usage: l2i {command} {metavar} …\n")
-        print(f"'l2i {command} {metavar} --help' shows what can be set{list_hint}.")
+        print(f"usage: {prog} {metavar} …\n")
+        print(f"'{prog} {metavar} --help' shows what can be set{list_hint}.")
         print("".join(f"  {name}\n" for name in choices), end="")
         sys.exit(0)
     if not arguments or arguments[0].startswith("-"):
         example = f", such as '{choices[0]}'" if choices else ""
-        raise InputError(f"'l2i {command}' needs {description}{example}: l2i {command} {metavar} …")
+        raise InputError(f"'{prog}' needs {description}{example}: {prog} {metavar} …")
+    if check is not None:
+        check(arguments[0])
     return arguments[0], arguments[1:]
 
 
 def pop_recipe_name(arguments: list[str], command: str) -> tuple[str, list[str]]:
     """Split off the name of a recipe."""
     examples = [cell for name in recipes.TABLES for cell in recipes.get_table(name).default_cells]
-    return pop_positional(arguments, command, "RECIPE", "a recipe", ["digits", *examples])
+    recipe = Positional("RECIPE", "a recipe", ("digits", *examples))
+    return pop_positional(arguments, f"l2i {command}", recipe)
 
 
 def handle_help_flag(arguments: list[str], cls: type[T], prog: str) -> None:
@@ -105,28 +102,24 @@ def parse_run(name: str, words: list[str], command: str) -> Run:
 
 def parse_options(cls: type[T], arguments: list[str], prog: str, default: T) -> T:
     """Return `default` with the fields that the arguments override, or raise InputError."""
+    options: T = _call_tyro(cls, args=arguments, prog=prog, default=default)
+    return options
+
+
+def parse_known_options(cls: type[T], arguments: list[str], prog: str) -> tuple[T, list[str]]:
+    """Return the options in the arguments, and the arguments that match no field."""
+    options: T
+    options, unknown = _call_tyro(cls, args=arguments, prog=prog, return_unknown_args=True)
+    return options, unknown
+
+
+def _call_tyro(cls: type[T], *, prog: str, **settings: Any) -> Any:
     import tyro
 
-    return _parse_or_raise(lambda: tyro.cli(cls, args=arguments, prog=prog, default=default), prog)
-
-
-def parse_known_options(
-    cls: type[T], arguments: list[str], prog: str, default: T
-) -> tuple[T, list[str]]:
-    """Parse as `parse_options` does, and also return the arguments that match no field."""
-    import tyro
-
-    return _parse_or_raise(
-        lambda: tyro.cli(cls, args=arguments, prog=prog, default=default, return_unknown_args=True),
-        prog,
-    )
-
-
-def _parse_or_raise(parse: Callable[[], T], prog: str) -> T:
     captured_stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(captured_stderr):
-            return parse()
+            return tyro.cli(cls, prog=prog, **settings)
     except SystemExit as exit_error:
         if not exit_error.code:
             raise
@@ -142,17 +135,12 @@ def _condense_parser_error(message: str, prog: str) -> str:
     hint = ""
     if "nrecognized" in message:
         unknown_flag = next((word.strip(",") for word in words if word.startswith("--")), "")
-        suggestions = [
-            word.strip(",")
-            for line in lines[rule_index:]
-            for word in line.split()[:2]
-            if word.startswith("--")
-        ]
+        candidates = [word.strip(",") for line in lines[rule_index:] for word in line.split()[:2]]
+        suggestions = [word for word in candidates if word.startswith("--")]
         # "no-" precedes the field, not its section
         similar_flag = re.sub(r"^--no-(.+)\.", r"--\1.no-", unknown_flag)
         suggestions = get_close_matches(similar_flag, suggestions, n=1) or suggestions
-        if suggestions:
-            hint = f"; perhaps you meant {suggestions[0]}"
+        hint = f"; perhaps you meant {suggestions[0]}" if suggestions else ""
         if not unknown_flag and words[-1:] in (["True"], ["False"], ["true"], ["false"]):
             hint = (
                 "; what is on or off takes no value: --data.weak.flip for on, "
@@ -164,16 +152,12 @@ def _condense_parser_error(message: str, prog: str) -> str:
 def suggest_flag(options_type: type[Any], run_arguments: list[str]) -> str:
     """Return a hint if an argument of a run is almost one of the command's own options."""
     flags = [f"--{field.name.replace('_', '-')}" for field in fields(options_type)]
-    suggestions = [
-        flag
-        for word in run_arguments
-        if word.startswith("--")
-        for flag in get_close_matches(word, flags, 1, 0.8)
-    ]
+    words = [word for word in run_arguments if word.startswith("--")]
+    suggestions = [flag for word in words for flag in get_close_matches(word, flags, 1, 0.8)]
     return f"; perhaps you meant {suggestions[0]}" if suggestions else ""
 
 
-def print_stderr(message: object, exit_code: int) -> int:
+def print_stderr(message: object, exit_code: int = 0) -> int:
     """Print one line on stderr and return the exit code.
 
     If all processes of torchrun fail alike, the first one speaks, and torchrun ends the others.

@@ -17,6 +17,7 @@ from l2i.experiments.results import (
     build_rows,
     get_time_matched_name,
     load_saved_results,
+    make_folder,
     read_store,
     strip_table_name,
 )
@@ -49,10 +50,8 @@ def load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRow
             )
     rows = build_rows(table, {cell: list(runs.values()) for cell, runs in store.results.items()})
     store.check_equal_steps(rows)
-    visible_names = {*requested}
-    for cell in requested:
-        if table.find_baseline(cell) is not None:
-            visible_names.add(get_time_matched_name(cell, table))
+    twins = [row.time_matched_baseline for row in rows if row.name in requested]
+    visible_names = {*requested, *(row.name for row in twins if row is not None)}
     return [row for row in rows if row.name in visible_names or not requested]
 
 
@@ -61,8 +60,10 @@ def train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]
     runs_by_cell = plan_runs(table, options)
     if options.analyze_updates is not None:
         check_probed(table, runs_by_cell)
-    store = open_store(table, options)
-    if store is not None:
+    store = None
+    if options.save_results is not None:
+        store = read_store(options.save_results, table)
+        make_folder(store.folder, "--save-results")
         for runs in runs_by_cell.values():
             store.lookup(runs)  # raise before anything is trained
     results_by_name: dict[str, list[Result]] = {}
@@ -84,20 +85,6 @@ def check_probed(table: Table, runs_by_cell: dict[str, list[Run]]) -> None:
             "--analyze-updates needs a cell with L2I beside its baseline, both probed; "
             "name both in --cells, and give --set probe_samples=1000"
         )
-
-
-def open_store(table: Table, options: CompareOptions) -> ResultStore | None:
-    """Read the results in --save-results, and create the folder if it does not exist."""
-    if options.save_results is None:
-        return None
-    store = read_store(options.save_results, table)
-    try:
-        store.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{store.folder} cannot be a folder ({error.strerror}); give another --save-results"
-        ) from None
-    return store
 
 
 def plan_runs(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
@@ -179,15 +166,11 @@ def train_or_load(
 
 
 def time_matched_runs(
-    table: Table,
-    cell: str,
-    baseline_results: list[Result],
-    l2i_results: list[Result],
-    options: CompareOptions,
+    table: Table, cell: str, theirs: list[Result], ours: list[Result], options: CompareOptions
 ) -> list[Run]:
     """Return the baseline's runs with as many steps as fit in the time of its runs with L2I."""
-    run = replace(table.get_run(baseline_results[0].name), name=get_time_matched_name(cell, table))
+    run = replace(table.get_run(theirs[0].name), name=get_time_matched_name(cell, table))
     return [
         run_at_seed(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)))
-        for b, i in zip(baseline_results, l2i_results, strict=True)
+        for b, i in zip(theirs, ours, strict=True)
     ]

@@ -48,25 +48,19 @@ def plot_run(folder: str, options: PlotOptions, progress: ProgressCallback) -> l
     output_dir = Path(f"{folder}/plots" if options.out is None else options.out)
     with torch.random.fork_rng(range(torch.cuda.device_count())), ExitStack() as stack:
         runs = []
-        for name in (folder, options.baseline):
-            if name is not None:
-                runs.append(load_full_state(name, device=options.device, root=options.data.root))
-        for run in runs:
-            stack.callback(run.trainer.close)
-        return [
-            save_figure(figure, output_dir / f"{name}.png")
-            for name, figure in iter_figures(runs, progress)
-        ]
+        for name in [folder] if options.baseline is None else [folder, options.baseline]:
+            runs.append(load_full_state(name, device=options.device, root=options.data.root))
+            stack.callback(runs[-1].trainer.close)
+        figures = iter_figures(runs, progress)
+        return [save_figure(figure, output_dir / f"{name}.png") for name, figure in figures]
 
 
 def iter_figures(runs: list[LoadedRun], progress: ProgressCallback) -> Iterator[tuple[str, Figure]]:
     """Yield each figure of the first run with its name; a baseline may come second."""
     run, has_outer_step = runs[0], runs[0].trainer.outer_step is not None
-    probed_rows = [
-        row for row in run.rows if all(row.get(name) is not None for name in PROBE_COLUMNS)
-    ]
-    if probed_rows:
-        yield "costs", plot_costs(run, probed_rows)
+    probed = [row for row in run.rows if all(row.get(name) is not None for name in PROBE_COLUMNS)]
+    if probed:
+        yield "costs", plot_costs(run, probed)
     elif has_outer_step:
         progress(
             "no costs.png: the costs before and after an update were not recorded; "
@@ -88,11 +82,8 @@ def plot_costs(run: LoadedRun, rows: list[MetricRow]) -> Figure:
     grid = figure.subplots(2, 2, sharex=True, height_ratios=(3, 1.5))
     steps = [row["step"] for row in rows]
     num_test_samples = min(run.trainer.run.probe_samples, len(run.trainer.splits.test.x))
-    samples_by_cost = {
-        "c_h": "the hold-out batch",
-        "test_cost": f"{num_test_samples:,} test samples",
-    }
-    for (upper, lower), (name, sample_label) in zip(grid.T, samples_by_cost.items(), strict=True):
+    samples = {"c_h": "the hold-out batch", "test_cost": f"{num_test_samples:,} test samples"}
+    for (upper, lower), (name, sample_label) in zip(grid.T, samples.items(), strict=True):
         before, after = (
             np.array([row[f"{name}_{when}"] for row in rows], float) for when in ("before", "after")
         )
@@ -156,10 +147,8 @@ def plot_imputed(run: LoadedRun) -> Figure:
     samples = unlabeled.take(torch.tensor(rows, device=unlabeled.y.device))
     before, after = (decode_points(trainer, z) for z in compare_outputs(trainer, run.step, samples))
     errors, updated = (compute_percent_errors(trainer, z, samples.y) for z in (before, after))
-    captions = [
-        f"{e:.1f} %, {change:+.2g} % after"
-        for e, change in zip(errors, updated - errors, strict=True)
-    ]
+    changes = zip(errors, updated - errors, strict=True)
+    captions = [f"{error:.1f} %, {change:+.2g} % after" for error, change in changes]
     factor = compute_arrow_scale(after - before)
     layers = [
         LandmarkLayer(before, BEFORE_COLOR, "before the update"),
@@ -173,10 +162,8 @@ def plot_imputed(run: LoadedRun) -> Figure:
     )
     figure = draw_face_grid(samples, layers, captions, list(range(len(captions))), title)
     arrows = torch.cat([before, factor * (after - before)], dim=2).numpy(force=True)  # [N, P, 4]
-    for axes, arrow in zip(figure.axes, arrows, strict=False):
-        axes.quiver(
-            *arrow.T, angles="xy", scale_units="xy", scale=1, color=AFTER_COLOR, width=0.015
-        )
+    for ax, arrow in zip(figure.axes, arrows, strict=False):
+        ax.quiver(*arrow.T, angles="xy", scale_units="xy", scale=1, color=AFTER_COLOR, width=0.015)
     return figure
 
 
@@ -203,10 +190,7 @@ def select_evenly_spaced(total: int, count: int) -> list[int]:
 
 
 def select_best_and_worst(errors: list[Tensor], count: int) -> list[int]:
-    """Return the faces with the largest gain over the second errors, then the largest errors.
-
-    Without second errors, the best faces are those with the smallest errors.
-    """
+    """Return the faces with the largest gains over errors[1] or smallest errors, then the worst."""
     run_errors = errors[0]
     best = (run_errors - errors[1] if len(errors) > 1 else run_errors).argsort()[:count]
     return [*best.tolist(), *run_errors.argsort(descending=True)[:count].tolist()]

@@ -44,26 +44,11 @@ def render_markdown(rows: FormattedRows, *, code: bool = True) -> str:
     return "".join([markdown_lines[0], "|" + "---|" * len(headings) + "\n", *markdown_lines[1:]])
 
 
-def render_table(
-    rows: FormattedRows, *, title: str | None = None, left_aligned: Collection[str] = ()
-) -> Table:
-    """Return a table for the terminal; all columns but the first and `left_aligned` are numbers."""
-    headings, *body = rows
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    for heading in headings:
-        is_left = heading in (headings[0], *left_aligned)
-        table.add_column(heading, justify="left" if is_left else "right", no_wrap=True)
-    for row in body:
-        table.add_row(*row)
-    return table
-
-
-def print_full_width(table: Table) -> None:
-    """Print a table without cutting off numbers, however narrow the terminal is."""
-    width = Console(highlight=False, markup=False, width=MAX_WIDTH).measure(table).maximum
-    Console(highlight=False, markup=False, width=width).print(table)
+def align_columns(rows: FormattedRows, alignment: str) -> list[str]:
+    """Return rows as plain lines; `alignment` has < (left) or > (right) for each column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    columns = [f"{{:{side}{width}}}" for side, width in zip(alignment, widths, strict=True)]
+    return ["  ".join(columns).format(*row).rstrip() for row in rows]
 
 
 def print_rows(
@@ -73,8 +58,21 @@ def print_rows(
     left_aligned: Collection[str] = (),
     markdown: bool = False,
 ) -> None:
-    """Print a table for the terminal, or as Markdown in UTF-8."""
+    """Print a table for the terminal, complete however narrow that is, or as Markdown in UTF-8.
+
+    All columns but the first and `left_aligned` are numbers.
+    """
     if markdown:
         print_utf8(render_markdown(rows))
-    else:
-        print_full_width(render_table(rows, title=title, left_aligned=left_aligned))
+        return
+    headings, *body = rows
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for heading in headings:
+        is_left = heading in (headings[0], *left_aligned)
+        table.add_column(heading, justify="left" if is_left else "right", no_wrap=True)
+    for row in body:
+        table.add_row(*row)
+    width = Console(highlight=False, markup=False, width=MAX_WIDTH).measure(table).maximum
+    Console(highlight=False, markup=False, width=width).print(table)

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from l2i.errors import InputError
 from l2i.experiments.formatting import FormattedColumns, compute_mean_stderr, mean_stderr
 from l2i.experiments.options import CompareOptions
-from l2i.experiments.results import CORRUPT_FILE_ERRORS, ComparisonRow, strip_table_name, table_dir
+from l2i.experiments.results import (
+    ComparisonRow,
+    make_folder,
+    strip_table_name,
+    table_dir,
+    translate_corruption,
+)
 from l2i.files.safety import check_regular_file
 from l2i.recipes.table import Table
 from l2i.training.metrics import MetricRow, parse_metrics, step_weighted_mean
@@ -45,29 +51,27 @@ STEP_MEAN_COLUMNS = ("c_h", "grad_ratio_raw")  # means over steps
 COST_NAMES = ("c_h", "test_cost")  # measured before and after an outer update
 SEED_MARKERS = "ox^sv"
 ProbedRuns = list[list[MetricRow]]  # the probed evaluations of each run
-PanelLines = dict[str, tuple[str, str, str | None]]  # "ours" or "theirs" -> color, style, label
-L2I_AND_BASELINE: PanelLines = {"ours": ("C0", "-", "with L2I"), "theirs": ("C7", "-", "without")}
-PANELS: dict[str, dict[str, PanelLines]] = {
-    "C^H around an outer update": {
-        "c_h_before": {"ours": ("C1", "-", "before")},
-        "c_h_after": {"ours": ("C0", "--", "after")},
-    },
-    "change of a cost by\nan outer update": {
-        "c_h_change": {"ours": ("C0", "-", "C^H")},
-        "test_cost_change": {"ours": ("C3", "-", "test cost")},
-    },
-    RAW_RATIO_LABEL: {"grad_ratio_raw": {"ours": ("C0", "-", None)}},
-    "imputed labels wrong (%)": {"pseudo_label_error": L2I_AND_BASELINE},
-    "wrong above and below\nthe threshold (%)": {
-        "pseudo_label_error_above_threshold": {
-            "ours": ("C0", "-", "above, with L2I"),
-            "theirs": ("C7", "-", "above, without"),
-        },
-        "pseudo_label_error_below_threshold": {
-            "ours": ("C0", "--", "below, with L2I"),
-            "theirs": ("C7", "--", "below, without"),
-        },
-    },
+PanelLine = tuple[str, str, str, str, str | None]  # side of a pair, column, color, style, label
+PANELS: dict[str, list[PanelLine]] = {
+    "C^H around an outer update": [
+        ("ours", "c_h_before", "C1", "-", "before"),
+        ("ours", "c_h_after", "C0", "--", "after"),
+    ],
+    "change of a cost by\nan outer update": [
+        ("ours", "c_h_change", "C0", "-", "C^H"),
+        ("ours", "test_cost_change", "C3", "-", "test cost"),
+    ],
+    RAW_RATIO_LABEL: [("ours", "grad_ratio_raw", "C0", "-", None)],
+    "imputed labels wrong (%)": [
+        ("ours", "pseudo_label_error", "C0", "-", "with L2I"),
+        ("theirs", "pseudo_label_error", "C7", "-", "without"),
+    ],
+    "wrong above and below\nthe threshold (%)": [
+        ("ours", "pseudo_label_error_above_threshold", "C0", "-", "above, with L2I"),
+        ("theirs", "pseudo_label_error_above_threshold", "C7", "-", "above, without"),
+        ("ours", "pseudo_label_error_below_threshold", "C0", "--", "below, with L2I"),
+        ("theirs", "pseudo_label_error_below_threshold", "C7", "--", "below, without"),
+    ],
 }
 
 
@@ -118,12 +122,7 @@ def check_plot_paths(options: CompareOptions) -> None:
             raise InputError(
                 f"{flag} does not go with --dry-run, which trains nothing; leave one of them out"
             )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{path.parent} cannot be a folder ({error.strerror}); give another {flag}"
-            ) from None
+        make_folder(path.parent, flag)
 
 
 def read_evaluations(
@@ -136,15 +135,12 @@ def read_evaluations(
         path = table_dir(Path(folder), table.name) / file_name
     else:
         path = Path(options.out) / f"{name.replace('/', '-')}-seed{result.seed}" / "metrics.jsonl"
-    try:
+    damage = f"{path}, a run's evaluations, cannot be read; restore it, or draw nothing"
+    with translate_corruption(damage):
         rows = parse_metrics(check_regular_file(path).read_bytes())
         if not all(row["test"] is None or isinstance(row["test"], int | float) for row in rows):
             raise ValueError("an error that is not a number")
-        return rows
-    except CORRUPT_FILE_ERRORS:
-        raise InputError(
-            f"{path}, a run's evaluations, cannot be read; restore it, or draw nothing"
-        ) from None
+    return rows
 
 
 class Curve(NamedTuple):
@@ -279,10 +275,7 @@ def compute_probe_mean(runs: ProbedRuns, column: str, probe_index: int) -> float
 def format_first_to_last(runs: ProbedRuns, column: str) -> str:
     """Format the means at the first and the last probed evaluation."""
     ends = [compute_probe_mean(runs, column, probe_index) for probe_index in (0, -1)]
-    return " → ".join(
-        "–" if value is None else f"{value:.2g}" if value < 100 else f"{value:.0f}"
-        for value in ends
-    )
+    return " → ".join("–" if v is None else f"{v:.2g}" if v < 100 else f"{v:.0f}" for v in ends)
 
 
 def format_mean_change(runs: ProbedRuns, cost: str) -> str:
@@ -306,32 +299,27 @@ def _build_paired_columns(
     pairs: list[ProbedPair], heading: str, column: str, *, scale: float = 1
 ) -> FormattedColumns:
     """Return a metric at the end with and without L2I; nothing if no method has it."""
-    final_values = {
-        heading: [compute_probe_mean(pair.ours, column, -1) for pair in pairs],
-        f"{heading}, without L2I": [compute_probe_mean(pair.theirs, column, -1) for pair in pairs],
-    }
-    if all(value is None for values in final_values.values() for value in values):
-        return {}
-    return {
-        name: ["" if v is None else f"{scale * v:.1f}" for v in values]
-        for name, values in final_values.items()
-    }
+    columns = {}
+    for name, side in ((heading, "ours"), (f"{heading}, without L2I", "theirs")):
+        values = [compute_probe_mean(getattr(pair, side), column, -1) for pair in pairs]
+        columns[name] = ["" if v is None else f"{scale * v:.1f}" for v in values]
+    return columns if any(any(cells) for cells in columns.values()) else {}
 
 
 def plot_update_analysis(pairs: list[ProbedPair], path: Path) -> Path:
     """Plot one column per cell, and one row per panel that any of them has values for."""
     all_rows = [row for pair in pairs for run in pair.ours for row in run]
     panels = {
-        heading: panel
-        for heading, panel in PANELS.items()
-        if any(row.get(column) is not None for row in all_rows for column in panel)
+        heading: lines
+        for heading, lines in PANELS.items()
+        if any(row.get(column) is not None for row in all_rows for _, column, *_ in lines)
     }
     figure = make_figure(1.2 + 2.9 * len(pairs), 0.6 + 2.3 * len(panels))
     grid = figure.subplots(len(panels), len(pairs), squeeze=False, sharex="col")
     for pair, axes in zip(pairs, grid.T, strict=True):
         axes[0].set_title(strip_table_name(pair.name), fontsize=9)
-        for ax, (heading, panel) in zip(axes, panels.items(), strict=True):
-            _draw_panel(ax, pair, panel, log=not any(mark in heading for mark in ("%", "change")))
+        for ax, (heading, lines) in zip(axes, panels.items(), strict=True):
+            _draw_panel(ax, pair, lines, log=not any(mark in heading for mark in ("%", "change")))
         lowest = [ax for ax in axes if ax.lines][-1]
         lowest.set_xlabel("step")
         lowest.tick_params(labelbottom=True)
@@ -340,21 +328,20 @@ def plot_update_analysis(pairs: list[ProbedPair], path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def _draw_panel(axes: Axes, pair: ProbedPair, panel: dict[str, PanelLines], *, log: bool) -> None:
+def _draw_panel(axes: Axes, pair: ProbedPair, lines: list[PanelLine], *, log: bool) -> None:
     """Draw one line per run; lines of a kind share a color, and those of a seed a marker."""
-    for column, lines in panel.items():
-        for side, (color, style, label) in lines.items():
-            for index, run in enumerate(getattr(pair, side)):
-                points = [(row["step"], row[column]) for row in run if row.get(column) is not None]
-                if points:
-                    axes.plot(
-                        *zip(*points, strict=True),
-                        style,
-                        color=color,
-                        marker=SEED_MARKERS[index % len(SEED_MARKERS)],
-                        ms=4,
-                        label=None if index else label,
-                    )
+    for side, column, color, style, label in lines:
+        for index, run in enumerate(getattr(pair, side)):
+            points = [(row["step"], row[column]) for row in run if row.get(column) is not None]
+            if points:
+                axes.plot(
+                    *zip(*points, strict=True),
+                    style,
+                    color=color,
+                    marker=SEED_MARKERS[index % len(SEED_MARKERS)],
+                    ms=4,
+                    label=None if index else label,
+                )
     if not axes.lines:
         axes.set_axis_off()
         return

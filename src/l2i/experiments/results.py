@@ -9,8 +9,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import mean
@@ -46,13 +46,8 @@ class ComparisonRow:
     control: ComparisonRow | None = None
     paper: PaperResult | None = None
     paper_steps: int | None = None
-    """Number of steps of the paper's runs."""
     uses_own_schedule: bool = False
     """Whether the schedule is ours and not the paper's."""
-
-    @property
-    def metrics(self) -> list[float]:
-        return [r.metric for r in self.results]
 
     @property
     def decimals(self) -> int:
@@ -71,26 +66,17 @@ class ComparisonRow:
     def mean_seconds(self) -> float:
         return mean(r.seconds for r in self.results)
 
-    @property
-    def compared_rows(self) -> list[ComparisonRow]:
-        """The rows that this one is compared with."""
-        others = (self.baseline, self.time_matched_baseline, self.control)
-        return [row for row in others if row is not None]
-
     def format_gain(self, other: ComparisonRow | None) -> str:
         """Format the difference from another row over their common seeds; negative is better."""
         other_metrics = {} if other is None else {r.seed: r.metric for r in other.results}
-        differences = [
-            r.metric - other_metrics[r.seed] for r in self.results if r.seed in other_metrics
-        ]
+        shared = [r for r in self.results if r.seed in other_metrics]
+        differences = [r.metric - other_metrics[r.seed] for r in shared]
         return mean_stderr(differences, self.decimals, sign="+") if differences else ""
 
 
-def build_rows(
-    table: Table, results_by_name: Mapping[str, Sequence[Result]]
-) -> list[ComparisonRow]:
+def build_rows(table: Table, results: Mapping[str, Sequence[Result]]) -> list[ComparisonRow]:
     """Return one row per name, linked to the rows it is compared with."""
-    rows = {name: ComparisonRow(name, results) for name, results in results_by_name.items()}
+    rows = {name: ComparisonRow(name, cell_results) for name, cell_results in results.items()}
     for cell in rows.keys() & table.cells.keys():
         rows[cell] = replace(
             rows[cell],
@@ -107,14 +93,12 @@ def _link_baselines(
     baseline_name = table.find_baseline(row.name) if row.name in table.cells else None
     if baseline_name is None:
         return row
-    cell = table.cells[row.name]
-    control = cell._replace(ablation=CONTROL_ABLATION)
-    control_name = None if cell == control else table.find_cell(control)
+    control = table.find_cell(table.cells[row.name]._replace(ablation=CONTROL_ABLATION))
     return replace(
         row,
         baseline=rows.get(baseline_name),
         time_matched_baseline=rows.get(get_time_matched_name(row.name, table)),
-        control=None if control_name is None else rows.get(control_name),
+        control=rows.get(control or "") if control != row.name else None,
     )
 
 
@@ -123,8 +107,7 @@ def get_time_matched_name(cell_name: str, table: Table) -> str:
     cell = table.cells[cell_name]
     rule_suffix = UPDATE_SUFFIXES[cell.update].removeprefix(UPDATE_SUFFIXES["normalized"])
     ablation_suffix = f"-{cell.ablation}" if cell.ablation else ""
-    baseline = table.find_baseline(cell_name)
-    return f"{baseline}{TIME_MATCHED_SUFFIX}{rule_suffix}{ablation_suffix}"
+    return f"{table.find_baseline(cell_name)}{TIME_MATCHED_SUFFIX}{rule_suffix}{ablation_suffix}"
 
 
 def strip_table_name(name: str) -> str:
@@ -143,10 +126,8 @@ def format_setting_overrides(result: Result) -> str:
     baseline_name = result.name.partition(TIME_MATCHED_SUFFIX)[0]
     name = result.name if result.name in table.cells else baseline_name
     stored = result.settings or {}
-    return ", ".join(
-        f"{field}={json.dumps(stored[field])}"
-        for field in find_differing_fields(stored, flat_settings(table.get_run(name)))
-    )
+    overrides = find_differing_fields(stored, flat_settings(table.get_run(name)))
+    return ", ".join(f"{field}={json.dumps(stored[field])}" for field in overrides)
 
 
 @dataclass(frozen=True)
@@ -199,17 +180,14 @@ class ResultStore:
     def check_equal_steps(self, rows: Sequence[ComparisonRow]) -> None:
         """Check that the runs of a row, its baseline and its control have equally many steps."""
         for row in rows:
-            step_counts = [
-                (self.result_path(side.name, result.seed), result.steps)
-                for side in (row, row.baseline, row.control)
-                if side and side.name in self.table.cells
-                for result in side.results
-            ]
-            for path, steps in step_counts:
-                first_path, first_steps = step_counts[0]
-                if steps != first_steps:
+            sides = [side for side in (row, row.baseline, row.control) if side]
+            cells = [side for side in sides if side.name in self.table.cells]
+            results = [result for cell in cells for result in cell.results]
+            for result in results:
+                if result.steps != results[0].steps:
+                    first, path = (self.result_path(r.name, r.seed) for r in (results[0], result))
                     raise InputError(
-                        f"{first_path} is of {first_steps:,} steps and {path} of {steps:,}; "
+                        f"{first} is of {results[0].steps:,} steps and {path} of {result.steps:,}; "
                         "put runs of different lengths in different folders"
                     )
 
@@ -241,6 +219,16 @@ def table_dir(folder: Path, table_name: str) -> Path:
     return folder if is_table_dir and not table_subdir.is_dir() else table_subdir
 
 
+def make_folder(folder: Path, flag: str) -> None:
+    """Create the folder that a flag needs, unless it exists."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be a folder ({error.strerror}); give another {flag}"
+        ) from None
+
+
 def valid_names(table: Table) -> dict[str, None]:
     """Return the names that results can have, in order."""
     names: dict[str, None] = {}
@@ -253,22 +241,28 @@ def valid_names(table: Table) -> dict[str, None]:
     return names
 
 
+@contextmanager
+def translate_corruption(message: str) -> Iterator[None]:
+    """Raise InputError with this message if an untrusted file cannot be read or is refused."""
+    try:
+        yield
+    except CORRUPT_FILE_ERRORS:
+        raise InputError(message) from None
+
+
 def read_stored_result(path: Path, name: str, seed: int) -> Result:
     """Read the result of a run from an untrusted file."""
-    try:
-        data = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
-        result: Result = from_dict(Result, data)
+    damage = f"{path} is damaged, or no result of a run; restore it, or remove it"
+    with translate_corruption(damage):
+        result: Result = from_dict(Result, json.loads(check_regular_file(path).read_text("utf-8")))
         counts = (result.seed + 1, result.steps, result.concurrent_runs)
-        is_valid = (
+        if not (
             all(0 < count < 2**53 for count in counts)
             and math.isfinite(result.metric)
             and 0 < result.seconds < math.inf
             and {"torch", "l2i"} <= result.versions.keys()
-        )
-    except CORRUPT_FILE_ERRORS:
-        is_valid = False
-    if not is_valid:
-        raise InputError(f"{path} is damaged, or no result of a run; restore it, or remove it")
+        ):
+            raise ValueError("impossible values")
     if (result.name, result.seed) != (name, seed):
         raise InputError(
             f"{path} holds the result of {result.name}, seed {result.seed}; "
@@ -342,15 +336,11 @@ def _read_references(results_dir: Path, table: Table) -> dict[str, float]:
     for path in sorted(results_dir.glob("*.json")):
         if RESULT_FILE_PATTERN.fullmatch(path.name):
             continue
-        try:
+        damage = f"{path} is damaged, or no figure of {table.name}; restore it, or remove it"
+        with translate_corruption(damage):
             data = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
             reference: ReferenceMetric = from_dict(ReferenceMetric, data)
-            is_valid = math.isfinite(reference.metric)
-        except CORRUPT_FILE_ERRORS:
-            is_valid = False
-        if not is_valid or reference.name != f"{table.name}/{path.stem}":
-            raise InputError(
-                f"{path} is damaged, or no figure of {table.name}; restore it, or remove it"
-            )
+            if not math.isfinite(reference.metric) or reference.name != f"{table.name}/{path.stem}":
+                raise ValueError("not the metric that the file is named after")
         metrics[reference.name] = reference.metric
     return metrics

@@ -12,18 +12,10 @@ from rich.console import Console
 
 from l2i import recipes
 from l2i.errors import InputError
+from l2i.experiments import plots
 from l2i.experiments.compare import plan_runs
 from l2i.experiments.formatting import FormattedColumns, columns_to_rows, mean_stderr, print_rows
 from l2i.experiments.options import CompareOptions
-from l2i.experiments.plots import (
-    ANALYSIS_NOTES,
-    SECONDS_PER_MINUTE,
-    ProbedPair,
-    build_analysis_columns,
-    collect_pairs,
-    plot_error_curves,
-    plot_update_analysis,
-)
 from l2i.experiments.results import (
     ComparisonRow,
     format_setting_overrides,
@@ -36,7 +28,7 @@ from l2i.recipes.table import load_paper_results
 from l2i.training.run_dir import Result, check_available, read_result, resolve_run_dir
 from l2i.training.setup import with_data_root
 
-TIME_UNITS = {"seconds": 1.0, "minutes": SECONDS_PER_MINUTE}
+TIME_UNITS = {"seconds": 1.0, "minutes": plots.SECONDS_PER_MINUTE}
 OPTIONAL_COLUMNS = ("paper", "Δ same time", "Δ control")  # left out if empty
 References = dict[str, float]  # metrics that need no training, by name
 
@@ -55,34 +47,19 @@ def build_columns(rows: list[ComparisonRow], references: References) -> Formatte
     columns = {
         "cell": [strip_table_name(name) for name in (*references, *(row.name for row in rows))],
         rows[0].results[0].metric_name: [f"{metric:.2f}" for metric in references.values()]
-        + [mean_stderr(row.metrics, row.decimals) for row in rows],
+        + [mean_stderr((r.metric for r in row.results), row.decimals) for row in rows],
         "paper": [str(paper_results.get(name, "")) for name in references]
         + [str(row.paper or "") for row in rows],
         **{heading: [""] * len(references) + cells for heading, cells in row_columns.items()},
     }
-    return {
-        heading: cells
-        for heading, cells in columns.items()
-        if heading not in OPTIONAL_COLUMNS or any(cells)
-    }
+    hidden = [heading for heading in OPTIONAL_COLUMNS if not any(columns[heading])]
+    return {heading: cells for heading, cells in columns.items() if heading not in hidden}
 
 
 def choose_time_unit(rows: list[ComparisonRow]) -> str:
     """Choose the unit of the times of a table."""
     longest = max(row.mean_seconds for row in rows)
-    return "seconds" if longest < SECONDS_PER_MINUTE else "minutes"
-
-
-def make_titled_columns(
-    table_name: str, rows: list[ComparisonRow], references: References
-) -> tuple[FormattedColumns, str]:
-    """Return the table for the terminal, and its title."""
-    columns, seeds_text = build_columns(rows, references), ""
-    counts = {len(row.results) for row in rows}
-    if len(counts) == 1:
-        del columns["seeds"]  # stated in the title
-        seeds_text = f", {_count_seeds(min(counts))}"
-    return columns, f"{table_name}, test set{seeds_text}: mean ± standard error"
+    return "seconds" if longest < plots.SECONDS_PER_MINUTE else "minutes"
 
 
 def _count_seeds(count: int) -> str:
@@ -101,37 +78,35 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
     """Print the table, and save that of new runs as JSON beside them."""
     table = recipes.get_table(table_name)
     references = load_references(table, options)
-    columns, title = make_titled_columns(table_name, rows, references)
+    columns, seeds_text = build_columns(rows, references), ""
+    counts = {len(row.results) for row in rows}
     if options.markdown:
         columns = build_docs_columns(rows, references)
+    elif len(counts) == 1:
+        del columns["seeds"]  # stated in the title
+        seeds_text = f", {_count_seeds(min(counts))}"
+    title = f"{table_name}, test set{seeds_text}: mean ± standard error"
     print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
-    for note in collect_notes(rows, references):
-        console.print(note)
+    console.print(*collect_notes(rows, references), sep="\n")
     if options.load_results is None:
         path = Path(options.out) / f"{table_name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # missing if nothing had to be trained
         text = json.dumps(rows_to_json(rows, references), indent=2) + "\n"
         write_atomic(path, text.encode())
-        store_text = (
-            "" if options.save_results is None else f", the results in {options.save_results}"
-        )
+        saved_to = options.save_results
+        store_text = "" if saved_to is None else f", the results in {saved_to}"
         console.print(f"Kept in {path}{store_text}.")
     if options.plot is not None:
-        console.print(f"Drawn in {plot_error_curves(table, rows, options)}.")
+        console.print(f"Drawn in {plots.plot_error_curves(table, rows, options)}.")
     if options.analyze_updates is not None:
-        _report_update_analysis(collect_pairs(table, rows, options), table_name, options, console)
-
-
-def _report_update_analysis(
-    pairs: list[ProbedPair], table_name: str, options: CompareOptions, console: Console
-) -> None:
-    title = f"{table_name}: what imputing does on the way"
-    rows = columns_to_rows(build_analysis_columns(pairs))
-    print_rows(rows, title=title, markdown=options.markdown)
-    for note in ANALYSIS_NOTES:
-        console.print(note)
-    console.print(f"Drawn in {plot_update_analysis(pairs, Path(options.analyze_updates or ''))}.")
+        pairs = plots.collect_pairs(table, rows, options)
+        title = f"{table_name}: what imputing does on the way"
+        columns = plots.build_analysis_columns(pairs)
+        print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
+        console.print(*plots.ANALYSIS_NOTES, sep="\n")
+        path = plots.plot_update_analysis(pairs, Path(options.analyze_updates))
+        console.print(f"Drawn in {path}.")
 
 
 def collect_notes(rows: list[ComparisonRow], references: References) -> list[str]:
@@ -181,8 +156,7 @@ def find_caveats(row: ComparisonRow) -> Iterator[str]:
     """Yield what makes a row, or its differences, doubtful."""
     sides = [side for side in (row, row.baseline) if side is not None]
     if len({result.concurrent_runs for side in sides for result in side.results}) > 1:
-        pair = f"{row.name} and its baseline"
-        subject = f"the runs of {row.name}" if row.baseline is None else pair
+        subject = f"the runs of {row.name}" if len(sides) == 1 else f"{row.name} and its baseline"
         yield f"Mind that {subject} shared the device with other runs to another extent."
     longer = row.time_matched_baseline
     if longer is not None and not 0.9 < row.mean_seconds / longer.mean_seconds < 1.1:
@@ -190,8 +164,8 @@ def find_caveats(row: ComparisonRow) -> Iterator[str]:
             f"Mind that {row.name} and its 'longer' baseline differ in time: "
             "the machine was not at rest."
         )
-    for other in row.compared_rows:
-        if other.seeds != row.seeds:
+    for other in (row.baseline, row.time_matched_baseline, row.control):
+        if other is not None and other.seeds != row.seeds:
             counts = f"{len(row.seeds)} and {len(other.seeds)}"
             num_shared = len(other.seeds & row.seeds)
             basis = f": Δ is over {'those' if num_shared > 1 else 'that one'}" if num_shared else ""

@@ -15,12 +15,11 @@ from l2i.config.validate import validate
 from l2i.data.samples import Splits
 from l2i.data.tokenization import Text
 from l2i.errors import InputError
-from l2i.files.output import write_atomic
+from l2i.files.output import check_outside_data, write_atomic
 from l2i.fit import defaults
 from l2i.fit.artifact import META_FILE, Choice, FitArtifact, FitRows, read_fit, write_fit
 from l2i.fit.candidates import TrainedCandidate, assemble_fit, make_snapshot_writer, make_title
 from l2i.fit.options import FitOptions
-from l2i.fit.predict import resolve_fit_dir
 from l2i.fit.preprocess import INFER_LENGTH, save_encoder
 from l2i.fit.readers.source import Source, read_source
 from l2i.fit.split import PreparedData, prepare_data
@@ -47,13 +46,14 @@ def fit(
     `make_override` is called once, with a run of the right method, and returns what sets the user's
     fields in any run of that method. `notify` receives what was found and chosen, line by line.
     """
+    folder = Path(options.out or f"runs/{Path(path).resolve().stem}")
+    check_outside_data(folder, Path(path))
     source = read_source(path, options, notify)
     default_run = preliminary_run(source, options)
     override = make_override(default_run)
     preliminary = override(default_run)
     data = prepare_data(source, options, preliminary)
     run, choices = plan_run(data, options, override, preliminary)
-    folder = resolve_fit_dir(path, options)
     runs = make_candidate_runs(run, options, folder, bool((data.split_names == "unlabeled").any()))
     # find wrong input before anything is written
     Trainer(list(runs.values())[-1], splits=data.splits).close()

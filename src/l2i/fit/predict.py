@@ -12,17 +12,11 @@ from scipy.special import softmax
 from l2i.fit.artifact import read_fit
 from l2i.fit.impute import make_label_columns, make_unique_name, round_targets
 from l2i.fit.modules import encode_inputs, load_network, predict_outputs
-from l2i.fit.options import FitOptions
 from l2i.fit.preprocess import ImagePreprocessor, load_preprocessor
 from l2i.fit.readers.source import read_new
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def resolve_fit_dir(path: str, options: FitOptions) -> Path:
-    """Return the folder for the fit of a file or folder."""
-    return Path(options.out or f"runs/{Path(path).resolve().stem}")
 
 
 def predict_table(folder: str, path: str, notify: Callable[[str], object]) -> pd.DataFrame:

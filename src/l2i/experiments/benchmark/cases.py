@@ -47,7 +47,7 @@ VOCABULARY_SIZE = 30_522  # BERT's, with its special tokens
 PAD_ID, UNKNOWN_ID, START_ID, END_ID, MASK_ID = 0, 100, 101, 102, 103
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Case:
     """A row of the table: a run of a few steps."""
 
@@ -79,13 +79,15 @@ def select_cases(options: BenchOptions, device: torch.device) -> dict[str, list[
         )
     groups = _select_names("group", options.groups, GROUP_RECIPES)
     variants = _select_names("variant", options.variants, VARIANTS)
-    if "text" in groups and not _can_encode_text(required="text" in options.groups):
-        groups.remove("text")
+    if "text" in groups:
+        try:
+            resolve_weights(RANDOM_WEIGHTS)  # the packages of text encoders may be missing
+        except InputError:
+            if "text" in options.groups:
+                raise
+            groups.remove("text")
     return {
-        group: [
-            Case(group=group, variant=v, run=make_case_run(group, v, options, device))
-            for v in variants
-        ]
+        group: [Case(group, v, make_case_run(group, v, options, device)) for v in variants]
         for group in groups
     }
 
@@ -96,17 +98,6 @@ def _select_names(kind: str, names: tuple[str, ...], choices: dict[str, Any]) ->
         if name not in choices:
             raise make_unknown_error(kind, name, list(choices), "l2i bench --help")
     return [name for name in choices if name in names or not names]
-
-
-def _can_encode_text(*, required: bool) -> bool:
-    """Check for the packages of text encoders; raise if they are required and missing."""
-    try:
-        resolve_weights(RANDOM_WEIGHTS)
-    except InputError:
-        if required:
-            raise
-        return False
-    return True
 
 
 def make_case_run(group: str, variant: str, options: BenchOptions, device: torch.device) -> Run:
@@ -136,10 +127,7 @@ def make_case_run(group: str, variant: str, options: BenchOptions, device: torch
 
 
 def make_splits(group: str, device: torch.device, run: Run) -> Splits:
-    """Return random samples shaped as the recipe's, on the device.
-
-    The cases of a group share them, so they count towards the memory of none.
-    """
+    """Return random samples shaped as the recipe's, on the device; a group's cases share them."""
     generator = Generator().manual_seed(0)
     count = NUM_UNLABELED[device.type]
     if group == "text":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Self
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.console import Console
 from l2i.experiments.benchmark.cases import Case
 from l2i.experiments.benchmark.roofline import Ceilings, Work
 from l2i.experiments.benchmark.timing import CheckpointOverhead, Memory, StepTimes
-from l2i.experiments.formatting import print_full_width, render_table
+from l2i.experiments.formatting import print_rows
 
 NAME_COLUMNS = ("group", "variant", "network")
 METRIC_COLUMNS = (
@@ -42,38 +42,14 @@ METRIC_DEFINITIONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepSamples:
-    """Samples per step; `outer_batch_size` of the unlabelled ones are the outer step's."""
-
-    labeled: int
-    unlabeled: int
-    holdout: int | None
-    outer_batch_size: int | None
-
-    @property
-    def total(self) -> int:
-        return self.labeled + self.unlabeled + (self.holdout or 0)
-
-    @classmethod
-    def from_case(cls, case: Case) -> Self:
-        sizes, l2i = case.run.batch, case.run.l2i
-        has_outer = l2i.update != "off"
-        return cls(
-            labeled=sizes.labeled,
-            unlabeled=sizes.unlabeled,
-            holdout=sizes.holdout if has_outer else None,
-            outer_batch_size=(l2i.outer_batch_size or sizes.unlabeled) if has_outer else None,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class CaseResult:
     """The measurements of a case."""
 
     group: str
     variant: str
     network: str
-    batch: StepSamples
+    batch: dict[str, int | None]
+    """Samples per step; `outer_batch_size` of the unlabelled ones are the outer step's."""
     ms: float
     ms_min: float
     ms_max: float
@@ -92,20 +68,24 @@ class CaseResult:
     def from_measurements(
         cls, case: Case, times: StepTimes, work: Work, base: StepTimes | None, ceilings: Ceilings
     ) -> Self:
-        sizes, floor_ms = StepSamples.from_case(case), work.compute_floor_ms(ceilings)
-        images_per_second = 1e3 * (sizes.labeled + sizes.unlabeled) / times.ms
+        sizes, l2i, floor_ms = case.run.batch, case.run.l2i, work.compute_floor_ms(ceilings)
+        holdout = outer_batch_size = None
+        if l2i.update != "off":
+            holdout, outer_batch_size = sizes.holdout, l2i.outer_batch_size or sizes.unlabeled
+        batch = {"labeled": sizes.labeled, "unlabeled": sizes.unlabeled, "holdout": holdout}
+        num_images = sizes.labeled + sizes.unlabeled
         mib, base_mib = times.memory.peak, None if base is None else base.memory.peak
         return cls(
             group=case.group,
             variant=case.variant,
             network=case.network,
-            batch=sizes,
+            batch={**batch, "outer_batch_size": outer_batch_size},
             ms=times.ms,
             ms_min=min(times.blocks),
             ms_max=max(times.blocks),
             ratio=None if base is None else times.compute_ratio(base),
-            images_per_second=None if case.is_text else images_per_second,
-            samples_per_second=1e3 * sizes.total / times.ms,
+            images_per_second=None if case.is_text else 1e3 * num_images / times.ms,
+            samples_per_second=1e3 * (num_images + (holdout or 0)) / times.ms,
             memory_mib=times.memory,
             memory_ratio=mib / base_mib if mib is not None and base_mib else None,
             host_us=times.host_us,
@@ -121,7 +101,7 @@ class CaseResult:
             self.group,
             self.variant,
             self.network,
-            f"{self.batch.labeled}+{self.batch.unlabeled}",
+            f"{self.batch['labeled']}+{self.batch['unlabeled']}",
             f"{self.ms:.2f}",
             _format_optional(self.ratio, ".2f"),
             _format_optional(self.images_per_second, ",.0f"),
@@ -156,7 +136,7 @@ class BenchmarkReport:
     threads: int
     ceilings: Ceilings
     saving: CheckpointOverhead
-    definitions: dict[str, str]
+    definitions: dict[str, str] = field(default_factory=METRIC_DEFINITIONS.copy)
     notes: list[str]
     cases: list[CaseResult]
 
@@ -166,20 +146,18 @@ class BenchmarkReport:
     def print_report(self) -> None:
         """Print the table, complete however narrow the terminal is, and how to read it."""
         rows = [(*NAME_COLUMNS, *METRIC_COLUMNS), *(case.format_row() for case in self.cases)]
-        print_full_width(render_table(rows, left_aligned=NAME_COLUMNS))
+        print_rows(rows, left_aligned=NAME_COLUMNS)
         copied = f"{self.ceilings.bytes_per_second / 1e9:.3g} GB/s copied"
         multiplied = f"{self.ceilings.operations_per_second / 1e12:.3g} Tera-operations/s"
         definitions = {
             name.replace("_per_second", "/s").replace("ratio", "× base"): text
             for name, text in self.definitions.items()
         }
-        lines = [
+        Console(highlight=False, soft_wrap=True).print(
             *(f"{name}: {text}." for name, text in definitions.items()),
             str(self.saving),
             *self.notes,
             f"Ceilings: {copied}, {multiplied} in {self.precision} matrix products.",
             f"On {self.hardware}; torch {self.versions['torch']}, l2i {self.versions['l2i']}.",
-        ]
-        console = Console(highlight=False, soft_wrap=True)
-        for line in lines:
-            console.print(line)
+            sep="\n",
+        )

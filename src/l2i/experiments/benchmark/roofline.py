@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Self
 
 import torch
@@ -31,7 +31,7 @@ SDPA_FORWARD_OPS = {getattr(torch.ops.aten, name) for name in SDPA_OPS}
 SDPA_BACKWARD_OPS = {getattr(torch.ops.aten, f"{name}_backward") for name in SDPA_OPS}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ceilings:
     """The highest rates that the device reached in this process."""
 
@@ -43,10 +43,7 @@ class Ceilings:
     @classmethod
     def take_maximum(cls, measurements: list[Self]) -> Self:
         """Return the maximum of each rate."""
-        return cls(
-            bytes_per_second=max(ceilings.bytes_per_second for ceilings in measurements),
-            operations_per_second=max(ceilings.operations_per_second for ceilings in measurements),
-        )
+        return cls(*map(max, zip(*map(astuple, measurements), strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +75,7 @@ class WorkCounter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations = self.bytes = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call_kwargs = kwargs or {}
         out = func(*args, **call_kwargs)
         operation = getattr(func, "_overloadpacket", None)

@@ -18,7 +18,8 @@ import torch
 
 from l2i.config import Run
 from l2i.data.samples import Splits
-from l2i.experiments.benchmark.cases import Case
+from l2i.experiments.benchmark.cases import Case, make_splits
+from l2i.experiments.options import BenchOptions
 from l2i.training.checkpoint import AsyncCheckpointer, list_checkpoints
 from l2i.training.trainer import Trainer
 
@@ -78,10 +79,9 @@ class BenchTrainer:
 
     @classmethod
     def build_warm(cls, run: Run, splits: Splits) -> Self:
-        bench_trainer = cls(Trainer(run, splits=splits))
-        warmup_steps = WARMUP_STEPS[bench_trainer.trainer.device.type]
-        bench_trainer.run_steps(warmup_steps * get_outer_period(run))
-        return bench_trainer
+        built = cls(Trainer(run, splits=splits))
+        built.run_steps(WARMUP_STEPS[built.trainer.device.type] * get_outer_period(run))
+        return built
 
     def run_steps(self, count: int) -> None:
         for _ in range(count):
@@ -97,17 +97,13 @@ def time_runs(
 ) -> list[StepTimes]:
     """Build the runs one after another, then time blocks of steps of each in turn."""
     with ExitStack() as stack:
-        memory: list[Memory] = []
-        trainers: list[BenchTrainer] = []
+        memory, trainers = list[Memory](), list[BenchTrainer]()
         for run in runs:
-            build = partial(BenchTrainer.build_warm, run, splits)
-            trainer, growth = _measure_build_memory(build, device)
+            trainer, growth = _build_measured(run, splits, device)
             trainers.append(stack.enter_context(closing(trainer)))
             memory.append(growth)
-        rounds = [
-            [measure_ms(partial(t.run_steps, steps), device) / steps for t in trainers]
-            for _ in range(blocks)
-        ]
+        calls = [partial(trainer.run_steps, steps) for trainer in trainers]
+        rounds = [[measure_ms(call, device) / steps for call in calls] for _ in range(blocks)]
         host_times = [_measure_host_us(trainer, device) for trainer in trainers]
     return [
         StepTimes(blocks=tuple(ms), host_us=host_us, memory=growth)
@@ -144,36 +140,35 @@ def _measure_host_us(bench_trainer: BenchTrainer, device: torch.device) -> float
     return median(times_us)
 
 
-def _measure_build_memory(
-    build: Callable[[], BenchTrainer], device: torch.device
-) -> tuple[BenchTrainer, Memory]:
-    """Build a trainer, and measure the peak growth of memory."""
+def _build_measured(run: Run, splits: Splits, device: torch.device) -> tuple[BenchTrainer, Memory]:
+    """Build a warm trainer, and measure the peak growth of memory."""
     gc.collect()
     if device.type != "cuda":
-        return _measure_resident_memory(build)
+        before = _reset_resident_peak()
+        built = BenchTrainer.build_warm(run, splits)
+        growth = None if before is None else max(0.0, _read_process_mib("VmHWM") - before)
+        return built, Memory(resident=growth)
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
-    built = build()
+    built = BenchTrainer.build_warm(run, splits)
     torch.cuda.synchronize(device)
     reserved = torch.cuda.max_memory_reserved(device) - reserved
     allocated = torch.cuda.max_memory_allocated(device) - allocated
     return built, Memory(reserved=reserved / MIB, allocated=allocated / MIB)
 
 
-def _measure_resident_memory(build: Callable[[], BenchTrainer]) -> tuple[BenchTrainer, Memory]:
-    """Do the same for the process's memory, if the system reports it."""
+def _reset_resident_peak() -> float | None:
+    """Return the process's memory in MiB, and start its peak anew; None if the system cannot."""
     with suppress(OSError, AttributeError):
         # else the case would fill what an earlier one has freed, and not grow
         ctypes.CDLL(None).malloc_trim(0)
-    try:
+    with suppress(OSError):
         before = _read_process_mib("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    except OSError:
-        return build(), Memory()
-    built = build()
-    return built, Memory(resident=max(0.0, _read_process_mib("VmHWM") - before))
+        return before
+    return None
 
 
 def _read_process_mib(field: str) -> float:
@@ -204,24 +199,21 @@ class CheckpointOverhead:
         )
 
 
-def measure_checkpointing(
-    case: Case, splits: Splits, device: torch.device, *, blocks: int, steps: int
-) -> CheckpointOverhead:
+def measure_saving(case: Case, device: torch.device, options: BenchOptions) -> CheckpointOverhead:
     """Time the case's steps with and without checkpoints, written to a temporary folder."""
+    splits = make_splits(case.group, device, case.run)
+    blocks, steps = options.blocks or NUM_PAIRS, options.steps or SAVE_EVERY[device.type]
     with (
         TemporaryDirectory() as temp_dir,
         closing(BenchTrainer.build_warm(case.run, splits)) as bench_trainer,
         closing(AsyncCheckpointer()) as saver,
     ):
-        folder = Path(temp_dir)
-
-        def run_plain() -> None:
-            bench_trainer.run_steps(steps)
+        folder, run_plain = Path(temp_dir), partial(bench_trainer.run_steps, steps)
 
         def run_saving() -> None:
             t = bench_trainer.t
             saver.save(folder, t, bench_trainer.trainer.state_dict(), {"step": t})
-            bench_trainer.run_steps(steps)
+            run_plain()
             saver.wait()
 
         run_saving()  # allocates pinned buffers and the like

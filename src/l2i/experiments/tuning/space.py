@@ -91,13 +91,10 @@ class SweepPlan:
 
     def build_identity(self) -> dict[str, Any]:
         """Return everything that the trials of a study have in common, as JSON values."""
-        settings: dict[str, Any] = {"recipe": self.recipe, "method": self.run.method.name}
-        for path, value in flatten_fields(self.run):
-            if path not in FIELDS_FREE_ON_RESUME:
-                settings[path] = value
-        for path, search_range in self.space.items():
-            settings[f"range of {path}"] = search_range.describe()
-        return dict(json.loads(json.dumps(settings)))
+        names = {"recipe": self.recipe, "method": self.run.method.name}
+        fields = {p: v for p, v in flatten_fields(self.run) if p not in FIELDS_FREE_ON_RESUME}
+        ranges = {f"range of {path}": bounds.describe() for path, bounds in self.space.items()}
+        return dict(json.loads(json.dumps({**names, **fields, **ranges})))
 
 
 def format_trial_name(number: int) -> str:
@@ -147,16 +144,10 @@ def make_no_validation_error() -> InputError:
 def build_search_space(
     run: Run, fields: tuple[str, ...] = (), ranges: tuple[str, ...] = ()
 ) -> SearchSpace:
-    """Return the ranges of a recipe's fields.
-
-    These are the default ranges, of `fields` only if any are named, and those of `ranges`
-    (FIELD=LOW:HIGH), which may be of further fields.
-    """
+    """Return default ranges (of `fields` only, if any) and `ranges` (FIELD=LOW:HIGH, any field)."""
     recipe_values = {path: v for path, v in flatten_fields(run) if _is_searchable(path, v)}
-    default_ranges = {}
-    for path, value in recipe_values.items():
-        if (search_range := _make_default_range(run, path, value)) is not None:
-            default_ranges[path] = search_range
+    candidates = {path: _make_default_range(run, path, v) for path, v in recipe_values.items()}
+    default_ranges = {path: r for path, r in candidates.items() if r is not None}
     custom_ranges = dict(_parse_range(recipe_values, default_ranges, text) for text in ranges)
     all_ranges = default_ranges | custom_ranges
     selected_paths = [_resolve_field_path(name, recipe_values) for name in fields]

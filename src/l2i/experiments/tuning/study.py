@@ -33,6 +33,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from l2i.errors import InputError
 from l2i.experiments.tuning.space import SweepPlan, Value, format_trial_name
 from l2i.files.lock import HAS_FILE_LOCKS, try_lock
+from l2i.training.run_dir import find_differences
 
 T = TypeVar("T")
 
@@ -89,12 +90,9 @@ class TuningStudy:
             self._check_identity()
             for number in range(len(self.get_trials()), plan.num_trials):
                 self.optuna_study.enqueue_trial(self._get_recipe_values() if number == 0 else {})
-        self.optuna_study.pruner = optuna.pruners.NopPruner()
-        if plan.prune:
-            self.optuna_study.pruner = optuna.pruners.MedianPruner(
-                n_startup_trials=NUM_STARTUP_TRIALS,
-                n_warmup_steps=int(PRUNING_WARMUP_FRACTION * plan.run.steps),
-            )
+        warmup_steps = int(PRUNING_WARMUP_FRACTION * plan.run.steps)
+        pruner = optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, warmup_steps)
+        self.optuna_study.pruner = pruner if plan.prune else optuna.pruners.NopPruner()
 
     def _wait_for_claim(self, part: str) -> TrialClaim:
         """Claim a part that others hold only for moments."""
@@ -116,13 +114,7 @@ class TuningStudy:
             raise InputError(f"the study {name} there is none of l2i's; choose a different --study")
         if stored is None:
             self.optuna_study.set_user_attr(IDENTITY_ATTR, expected)
-            return
-        mismatches = [
-            f"{key} is {stored.get(key)} there and {expected.get(key)} here"
-            for key in sorted(stored.keys() | expected.keys())
-            if stored.get(key) != expected.get(key)
-        ]
-        if mismatches:
+        elif mismatches := find_differences(stored, expected):
             more = f"; {len(mismatches) - 4} more" if len(mismatches) > 4 else ""
             raise InputError(
                 f"the study {name} is of other settings ({'; '.join(mismatches[:4])}{more}); "
@@ -171,16 +163,13 @@ class TuningStudy:
         return trial, values
 
 
-def _make_sampler(seed: int, number: int) -> optuna.samplers.BaseSampler:
+def _make_sampler(run_seed: int, number: int) -> optuna.samplers.BaseSampler:
     """Return Optuna's default sampler with a seed for this trial, whichever process trains it."""
-    trial_seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+    seed = int(np.random.SeedSequence((run_seed, number)).generate_state(1)[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         return optuna.samplers.TPESampler(
-            seed=trial_seed,
-            n_startup_trials=NUM_STARTUP_TRIALS,
-            multivariate=True,
-            constant_liar=True,
+            seed=seed, n_startup_trials=NUM_STARTUP_TRIALS, multivariate=True, constant_liar=True
         )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
 from l2i import recipes
-from l2i.config import Run, replace
+from l2i.config import replace
 from l2i.config.validate import flatten_fields
+from l2i.experiments.formatting import align_columns
 from l2i.experiments.tuning.space import SweepPlan, Value, apply_values
 from l2i.experiments.tuning.study import METRIC_ATTR, REASON_ATTR, TEST_ATTR
 from l2i.recipes.protocol import format_protocol
@@ -18,29 +18,24 @@ from l2i.recipes.protocol import format_protocol
 
 def render_dry_run(plan: SweepPlan) -> str:
     """Return the search space, one line per field, and the recipe's protocol."""
-    rows = [("field", "from", "to", "scale", "recipe")]
+    rows = [("  field", "from", "to", "scale", "recipe")]
     for path, search_range in plan.space.items():
         low, high, scale = search_range.describe()
         recipe_text = _format_recipe_value(search_range.recipe_value)
         if search_range.recipe_value is not None and not search_range.includes_recipe_value:
             recipe_text += " (not searched)"
-        rows.append((path, f"{low:g}", f"{high:g}", scale, recipe_text))
+        rows.append((f"  {path}", f"{low:g}", f"{high:g}", scale, recipe_text))
     pruning = "pruned by the median" if plan.prune else "none pruned"
     headline = (
         f"{plan.study_name}: {plan.num_trials} trials of {plan.run.steps:,} steps, {pruning}, "
         f"chosen on the validation set; in {plan.folder}"
     )
     protocol = format_protocol(plan.run, recipes.find_cell_table(plan.recipe), plan.recipe)
-    return "\n".join([headline, *_align_columns(rows), "", protocol])
+    return "\n".join([headline, *align_columns(rows, "<<<<<"), "", protocol])
 
 
 def _format_recipe_value(value: Value | None) -> str:
     return "none" if value is None else f"{value:g}"
-
-
-def _align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def find_best_trial(trials: list[FrozenTrial]) -> FrozenTrial | None:
@@ -105,19 +100,19 @@ def _render_best_trial(
     """Return the metrics and values of the best trial, and how to train it again."""
     metric_name, test_metric = best.user_attrs[METRIC_ATTR], best.user_attrs[TEST_ATTR]
     headline = f"best: trial {best.number}, validation {metric_name} {best.value:.2f}"
-    if first.state == TrialState.COMPLETE and all(
-        search_range.includes_recipe_value for search_range in plan.space.values()
-    ):
+    is_recipe = all(bounds.includes_recipe_value for bounds in plan.space.values())
+    if first.state == TrialState.COMPLETE and is_recipe:
         headline += f"; the recipe's own settings, trial 0: {first.value:.2f}"
     lines = [headline]
     if test_metric is not None:
         lines.append(f"its test {metric_name}: {test_metric:.2f}, which nothing was chosen by")
-    rows = [("field", "best", "recipe")]
+    rows = [("  field", "best", "recipe")]
     for path, value in _get_trial_values(plan, best).items():
-        rows.append((path, f"{value:g}", _format_recipe_value(plan.space[path].recipe_value)))
+        recipe_text = _format_recipe_value(plan.space[path].recipe_value)
+        rows.append((f"  {path}", f"{value:g}", recipe_text))
     return [
         *lines,
-        *_align_columns(rows),
+        *align_columns(rows, "<<<"),
         f"The lowest of {num_trained} validation metrics looks better than it is: "
         "the settings were chosen by it.",
         f"It is in {plan.get_trial_dir(best.number)}; "
@@ -128,19 +123,11 @@ def _render_best_trial(
 def _build_train_command(plan: SweepPlan, best: FrozenTrial) -> str:
     """Return the command that trains a trial's run in its own folder."""
     run = replace(apply_values(plan.run, plan.space, best.params), out=str(plan.folder / "best"))
-    flags = _build_override_flags(recipes.get(plan.recipe), run)
-    return shlex.join(["l2i", "train", plan.recipe, *flags])
-
-
-def _build_override_flags(recipe: Run, run: Run) -> list[str]:
-    """Return the flags that turn a recipe into a run."""
-    recipe_fields = dict(flatten_fields(recipe))
-    return [
-        word
-        for path, value in flatten_fields(run)
-        if value != recipe_fields[path]
-        for word in _format_flag(path, value)
-    ]
+    recipe_fields, words = dict(flatten_fields(recipes.get(plan.recipe))), []
+    for path, value in flatten_fields(run):
+        if value != recipe_fields[path]:
+            words += _format_flag(path, value)
+    return shlex.join(["l2i", "train", plan.recipe, *words])
 
 
 def _format_flag(path: str, value: Any) -> list[str]:

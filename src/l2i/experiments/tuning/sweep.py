@@ -5,29 +5,22 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from optuna import TrialPruned
 from optuna.trial import Trial, TrialState
 
 from l2i.config import Run, replace
 from l2i.errors import InputError, NonFiniteCost
+from l2i.experiments.tuning import study
 from l2i.experiments.tuning.space import SweepPlan, apply_values, make_no_validation_error
-from l2i.experiments.tuning.study import (
-    METRIC_ATTR,
-    REASON_ATTR,
-    STORAGE_ERRORS,
-    TEST_ATTR,
-    TrialClaim,
-    TuningStudy,
-    open_study,
-    retry_storage_call,
-)
+from l2i.experiments.tuning.study import TrialClaim, TuningStudy
 from l2i.experiments.tuning.summary import render_summary, render_trial_line
 from l2i.files.output import write_atomic
 from l2i.training.loading import read_metric_rows
 from l2i.training.logger import make_throttled_printer
 from l2i.training.run import train
-from l2i.training.run_dir import Result, resolve_run_dir
+from l2i.training.run_dir import resolve_run_dir
 from l2i.training.trainer import Trainer
 
 STUDY_NAME_FILE = "study.txt"  # holds the name of the study whose trials are in a folder
@@ -47,15 +40,15 @@ def run_sweep(plan: SweepPlan) -> str:
             "choose a different --out"
         ) from None
     _check_sweep_dir(plan)
-    with open_study(plan) as study:
-        while (claimed := study.claim_next_trial()) is not None:
+    with study.open_study(plan) as sweep:
+        while (claimed := sweep.claim_next_trial()) is not None:
             number, claim = claimed
             with claim:
-                is_finished = _train_trial(study, number, claim)
+                is_finished = _train_trial(sweep, number, claim)
             if is_finished:
-                line = render_trial_line(plan, study.get_trials(), number)
+                line = render_trial_line(plan, sweep.get_trials(), number)
                 print(line, file=sys.stderr, flush=True)
-        return render_summary(plan, study.get_trials())
+        return render_summary(plan, sweep.get_trials())
 
 
 def _check_sweep_dir(plan: SweepPlan) -> None:
@@ -71,25 +64,28 @@ def _check_sweep_dir(plan: SweepPlan) -> None:
         )
 
 
-def _train_trial(study: TuningStudy, number: int, claim: TrialClaim) -> bool:
+def _train_trial(sweep: TuningStudy, number: int, claim: TrialClaim) -> bool:
     """Train or resume a trial and store its outcome; return False if another has taken it over."""
-    trial, values = study.start_trial(number)
-    run = apply_values(study.plan.run, study.plan.space, values)
-    run = replace(run, out=str(study.plan.get_trial_dir(number)))
-    finish = partial(_finish_trial, study, trial, claim)
+    trial, values = sweep.start_trial(number)
+    run = apply_values(sweep.plan.run, sweep.plan.space, values)
+    run = replace(run, out=str(sweep.plan.get_trial_dir(number)))
+    finish = partial(_finish_trial, trial, claim)
     if resolve_run_dir(run).exists():
         print(f"trial {number}: resuming", file=sys.stderr, flush=True)
     try:
         result = train(run, quiet=True, on_evaluation=PruningCallback(trial, claim, run))
     except TrialPruned:
-        return finish(TrialState.PRUNED)
+        return finish(TrialState.PRUNED, {}, None)
     except NonFiniteCost as error:
-        return finish(TrialState.FAIL, {REASON_ATTR: str(error)})
+        return finish(TrialState.FAIL, {study.REASON_ATTR: str(error)}, None)
     except ClaimLost:
         return False
     if result.validation is None:
         raise make_no_validation_error()
-    return finish(TrialState.COMPLETE, _build_trial_attrs(run, result), result.validation)
+    has_test_metric = read_metric_rows(resolve_run_dir(run))[-1]["test"] is not None
+    test_metric = result.metric if has_test_metric else None  # stored, but it decides nothing
+    attrs = {study.METRIC_ATTR: result.metric_name, study.TEST_ATTR: test_metric}
+    return finish(TrialState.COMPLETE, attrs, result.validation)
 
 
 class PruningCallback:
@@ -97,9 +93,8 @@ class PruningCallback:
 
     def __init__(self, trial: Trial, claim: TrialClaim, run: Run) -> None:
         self.trial, self.claim, self.run = trial, claim, run
-        self.reported_steps = set(
-            trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-        )
+        trials = trial.study.get_trials(deepcopy=False)
+        self.reported_steps = set(trials[trial.number].intermediate_values)
         self.print_progress = make_throttled_printer()
 
     def __call__(self, trainer: Trainer, step: int) -> None:
@@ -112,35 +107,23 @@ class PruningCallback:
             f"trial {self.trial.number}: step {step:,} of {self.run.steps:,}, "
             f"validation {trainer.task.metric_name} {metric:.2f}"
         )
-        with suppress(*STORAGE_ERRORS):  # training continues while the storage does not answer
+        with suppress(*study.STORAGE_ERRORS):  # training continues while there is no answer
             if not self.reported_steps:
-                self.trial.set_user_attr(METRIC_ATTR, trainer.task.metric_name)
+                self.trial.set_user_attr(study.METRIC_ATTR, trainer.task.metric_name)
             self.reported_steps.add(step)
             self.trial.report(metric, step)
             if self.trial.should_prune():
                 raise TrialPruned
 
 
-def _build_trial_attrs(run: Run, result: Result) -> dict[str, object]:
-    """Return what is stored of a trained trial; its test metric decides nothing."""
-    has_test_metric = read_metric_rows(resolve_run_dir(run))[-1]["test"] is not None
-    return {METRIC_ATTR: result.metric_name, TEST_ATTR: result.metric if has_test_metric else None}
-
-
 def _finish_trial(
-    study: TuningStudy,
-    trial: Trial,
-    claim: TrialClaim,
-    state: TrialState,
-    attrs: dict[str, object] | None = None,
-    value: float | None = None,
+    trial: Trial, claim: TrialClaim, state: TrialState, attrs: dict[str, Any], value: float | None
 ) -> bool:
     """Mark a trial as finished, unless another process has taken it over; return whether it was."""
-    if not retry_storage_call(claim.send_heartbeat):
+    if not study.retry_storage_call(claim.send_heartbeat):
         return False
-    for name, attr_value in (attrs or {}).items():
-        retry_storage_call(partial(trial.set_user_attr, name, attr_value))
-    retry_storage_call(
-        lambda: study.optuna_study.tell(trial.number, value, state, skip_if_finished=True)
-    )
+    for name, attr_value in attrs.items():
+        study.retry_storage_call(partial(trial.set_user_attr, name, attr_value))
+    tell = partial(trial.study.tell, trial.number, value, state, skip_if_finished=True)
+    study.retry_storage_call(tell)
     return True

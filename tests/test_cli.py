@@ -391,7 +391,7 @@ def test_a_dry_run_prints_the_protocol_and_needs_no_data(tmp_path: Path) -> None
         and printed["optim.schedule"] == "cosine"
         and printed["steps"] == "1000"
     )
-    assert "the paper's figure: 44.97 ± 0.13" in done.stdout
+    assert "the paper's result: 44.97 ± 0.13" in done.stdout
     assert not list(tmp_path.iterdir())
 
 

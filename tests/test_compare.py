@@ -113,7 +113,7 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     assert reported == [
         "cifar10/fixmatch-l2i-paper-250: 2 seeds, 0 done already, "
         "100 of the recipe's 1,048,576 steps, "
-        "the paper's figure 5.56 ± 0.03"
+        "the paper's result 5.56 ± 0.03"
     ]
     assert not (tmp_path / "runs").exists()
 

@@ -278,12 +278,12 @@ def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(
         (
             "mean-face.json",
             lambda text: text.replace("mean-face", "face"),
-            "is damaged, or no figure of aflw",
+            "is damaged, or not a metric of aflw",
         ),
         (
             "mean-face.json",
             lambda _: '{"name": "aflw/mean-face", "metric": NaN}',
-            "is damaged, or no figure of aflw",
+            "is damaged, or not a metric of aflw",
         ),
         (
             "mean-teacher-l2i-91-seed0.json",

@@ -112,7 +112,7 @@ def test_a_real_process_stopped_by_a_signal_says_so_and_goes_on(
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
     assert process.returncode == 143, err
-    assert "the same command goes on from there" in err.splitlines()[-1]
+    assert "the same command resumes from there" in err.splitlines()[-1]
     assert "Traceback" not in err
     assert not (tmp_path / "run" / "fit.json").exists()
     for command_on_it in (

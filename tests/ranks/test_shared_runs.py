@@ -103,7 +103,7 @@ def test_a_stop_is_agreed_on_and_the_run_goes_on(tmp_path: Path) -> None:
             time.sleep(0.1)
         going.send_signal(signal.SIGTERM)
         printed = going.communicate(timeout=60)[1]
-    assert printed.count("the same command goes on from there") == 1
+    assert printed.count("the same command resumes from there") == 1
     stopped = latest_valid(tmp_path / "checkpoints")[1]["step"]
     assert f"stopped at step {stopped}" in printed
 

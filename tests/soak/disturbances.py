@@ -11,7 +11,7 @@ from attempts import LOOK, Attempt, steps_saved, wait
 from disturbed import STEPS, Disturbed, mark
 
 FULL = "no room is left for"
-STOPPED = "; the same command goes on from there"
+STOPPED = "; the same command resumes from there"
 LONGEST = 64 * 2**10  # bytes: longer than anything that a run writes beside its checkpoints
 START = 3.0  # seconds, in which a process has just begun
 

@@ -99,7 +99,7 @@ def test_a_look_ahead_that_goes_too_far_is_found(eta: float, far: bool, tmp_path
     )
     last = parse_metrics((tmp_path / "run" / "metrics.jsonl").read_bytes())[-1]["c_h"]
     assert last is not None and (last > 3 * np.log(10)) == far
-    words = "where guessing costs 2.3, so the outer step mends its own damage; lower l2i.paper.eta"
+    words = "where guessing costs 2.3, so the outer step only undoes it; lower l2i.paper.eta"
     assert any(words in warning for warning in result.warnings) == far
 
 

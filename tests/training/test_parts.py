@@ -198,7 +198,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     )  # others may look, and touch nothing
     printed: list[str] = []
     assert latest_valid(tmp_path, printed.append)[1] == {"step": 10}
-    assert printed == [f"{newest} is damaged; going on from the one before it, of step 10"]
+    assert printed == [f"{newest} is damaged; resuming from the one before it, of step 10"]
     assert newest.with_suffix(".damaged").exists() and not newest.exists()
     list_checkpoints(tmp_path)[0].write_bytes(b"nonsense")
     with pytest.raises(InputError, match="no whole checkpoint is left"):

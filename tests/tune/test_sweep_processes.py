@@ -155,7 +155,7 @@ def test_a_signal_leaves_the_trial_to_the_next_process(
     _, said = process.communicate(timeout=60)
     assert (
         process.returncode == code
-        and "the same command goes on from there" in said
+        and "the same command resumes from there" in said
         and "Traceback" not in said
     )
     assert (

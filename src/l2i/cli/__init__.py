@@ -105,7 +105,7 @@ def report_errors(run: CommandFunction, arguments: Sequence[str]) -> int:
             cause = re.sub(r"^\[[^]]*\] ", "", str(error) or type(error).__name__)
             cause = cause.partition(". ")[0].splitlines()[0]
             return print_stderr(
-                f"process {rank()} has lost the others ({cause}); the same command goes on "
+                f"process {rank()} has lost the others ({cause}); the same command resumes "
                 "from the last checkpoint, and torchrun --max-restarts N does so by itself",
                 1,
             )

@@ -336,7 +336,7 @@ def _read_references(results_dir: Path, table: Table) -> dict[str, float]:
     for path in sorted(results_dir.glob("*.json")):
         if RESULT_FILE_PATTERN.fullmatch(path.name):
             continue
-        damage = f"{path} is damaged, or no figure of {table.name}; restore it, or remove it"
+        damage = f"{path} is damaged, or not a metric of {table.name}; restore it, or remove it"
         with translate_corruption(damage):
             data = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
             reference: ReferenceMetric = from_dict(ReferenceMetric, data)

@@ -189,7 +189,7 @@ def _describe_budget(row: ComparisonRow) -> Iterator[str]:
     percent = 100 * row.mean_steps / row.paper_steps
     yield (
         f"paper: as printed there, after {row.paper_steps:,} steps; ours took "
-        f"{row.mean_steps:,.0f}, {percent:.2g} % of it, {schedule}: such figures are not to be "
+        f"{row.mean_steps:,.0f}, {percent:.2g} % of it, {schedule}: the two are not "
         "expected to agree."
     )
 
@@ -226,6 +226,6 @@ def describe_plan(table_name: str, options: CompareOptions) -> list[str]:
                 num_done += folder.exists() and read_result(folder) is not None
         steps = f"{runs[0].steps:,} of the recipe's {table.get_run(cell).steps:,} steps"
         paper_result = table.get_paper_result(cell)
-        paper = f", the paper's figure {paper_result}" if paper_result else ""
+        paper = f", the paper's result {paper_result}" if paper_result else ""
         lines.append(f"{cell}: {_count_seeds(len(runs))}, {num_done} done already, {steps}{paper}")
     return lines

@@ -29,7 +29,7 @@ from l2i.training.run_dir import LOCK_FILE, lock_run_dir
 from l2i.training.setup import pick_device, use_threads
 from l2i.training.trainer import Trainer
 
-IDENTITY_FILE = "asked.json"
+IDENTITY_FILE = "identity.json"
 MAX_PROBE_SAMPLES = 500  # test rows on which the outer update is measured, at most
 ProgressCallback = Callable[[str], object]
 Override = Callable[[Run], Run]

@@ -61,7 +61,7 @@ def format_protocol(run: Run, table: Table, name: str) -> str:
         if run.l2i.update == "normalized":
             details.append("by the paper's own rule, here the library's")
         notes = filter(None, [paper_result.location, *details, paper_result.note])
-        lines.append(f"  the paper's figure: {paper_result} ({'; '.join(notes)})")
+        lines.append(f"  the paper's result: {paper_result} ({'; '.join(notes)})")
     return "\n".join(lines)
 
 

@@ -53,7 +53,7 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_FULL_ERRNOS:
             raise
-        resumable = "the last checkpoint is whole: free some space, and the same command goes on"
+        resumable = "the last checkpoint is whole: free some space, and the same command resumes"
         has_checkpoint = bool(list_checkpoints(folder / "checkpoints"))
         advice = f"{resumable} from there" if has_checkpoint else RETRY_ADVICE
         problem = f"no room is left for {error.filename or folder} ({error.strerror})"
@@ -158,7 +158,7 @@ def latest_valid(folder: Path, on_damaged: Callable[[str], None] | None = None) 
         if on_damaged is not None:
             for bad in damaged:
                 step = loaded[1]["step"]
-                on_damaged(f"{bad} is damaged; going on from the one before it, of step {step:,}")
+                on_damaged(f"{bad} is damaged; resuming from the one before it, of step {step:,}")
                 bad.replace(bad.with_suffix(".damaged"))  # no longer counted
         return loaded
     fix = "train in another --out, or remove the run folder to start again"

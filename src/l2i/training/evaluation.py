@@ -61,7 +61,7 @@ def describe_metric(steps: int, final: ReportRule, part: str, *, averaged: bool)
     """Describe how the final metric is computed."""
     model = f"the {'averaged ' * averaged}model on the {part} set"
     if final == "best":
-        return f"{model}, at the evaluation with the best validation figure (early stopping)"
+        return f"{model}, at the evaluation with the best validation metric (early stopping)"
     if steps < MIN_STEPS_FOR_AVERAGE:
         return f"{model}, at the last step"
     return f"{final} of the last 20 evaluations of {model}, in the last 2 % of the steps"

@@ -87,7 +87,7 @@ def _check_overshooting(rows: Rows, steps: int, chance_loss: float | None) -> st
         return None
     costs = f"hold-out samples cost {cost:.3g}, where guessing costs {chance_loss:.3g}"
     fix = "lower l2i.paper.eta, or take the default rule, which does not look ahead"
-    return f"after the look-ahead {costs}, so the outer step mends its own damage; {fix}"
+    return f"after the look-ahead {costs}, so the outer step only undoes it; {fix}"
 
 
 def _select_recent(rows: Rows, steps: int, column: str) -> list[tuple[int, MetricRow]]:

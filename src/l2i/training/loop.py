@@ -189,7 +189,7 @@ class TrainingLoop:
         if stop:
             raise Stopped(
                 self.stop.received or signal.SIGTERM,
-                f"stopped at step {step}; the same command goes on from there",
+                f"stopped at step {step}; the same command resumes from there",
             )
         self.bar.advance(step)
 

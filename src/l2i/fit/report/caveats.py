@@ -137,7 +137,7 @@ def _check_validation(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
         return None
     return Caveat(
         f"The {count} cannot tell the best candidates apart: they differ by less than the "
-        "standard error of the chosen one's figure.",
+        "standard error of the chosen one's metric.",
         advice,
     )
 

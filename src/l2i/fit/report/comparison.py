@@ -135,14 +135,14 @@ def _explain_selection(fitted: FitArtifact) -> str:
     if runner_up.validation_metric < best.validation_metric:
         best_value = format_metric(runner_up.validation_metric, fitted.metric_name)
         return (
-            f"{chosen} its figure on the validation rows ({value}) is within a standard error of "
+            f"{chosen} its metric on the validation rows ({value}) is within a standard error of "
             f"the best, {runner_up.title}'s {best_value}, and it has learned from more."
         )
     if runner_up.validation_metric == best.validation_metric:
-        equal = f"of equal figures on the validation rows ({value})"
+        equal = f"of equal metrics on the validation rows ({value})"
         return f"{chosen} {equal}, it has learned from more."
     count = 1 + len(others)
-    return f"{chosen} its figure on the validation rows ({value}) is the best of {count}."
+    return f"{chosen} its metric on the validation rows ({value}) is the best of {count}."
 
 
 def _make_footnotes(fitted: FitArtifact, split: str, *, has_both: bool) -> list[str]:

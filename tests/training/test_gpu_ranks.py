@@ -14,7 +14,7 @@ from l2i import Run, Trainer, recipes, replace
 from l2i.distributed import ProcessGroup, use_group
 
 pytestmark = pytest.mark.gpu
-CASES = Path(__file__).parent.parent / "ranks" / "cases.py"
+CASES = Path(__file__).parent.parent / "distributed" / "cases.py"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ablation_stores import Call, Lines, lines_of, saved, tuned, write
 from benchmarks.ablation.grid import (
     ARMS,
     PROBLEMS,
@@ -14,7 +15,6 @@ from benchmarks.ablation.grid import (
     iter_settings,
 )
 from PIL import Image
-from study_books import Call, Lines, lines_of, saved, tuned, write
 
 from l2i.experiments.formatting import mean_stderr
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fits import QUICK, READ, SMALL, flowers, photos, refused, works
-from own_data import picture, written
+from user_data import picture, written
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from ablation_stores import Call, Said, shrink
 from benchmarks.ablation.__main__ import run_command as run_ablation
-from study_books import Call, Said, shrink
 
 
 @pytest.fixture

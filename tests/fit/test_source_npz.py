@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_data import read, written
 from PIL import Image
+from user_data import read, written
 
 from l2i.errors import InputError
 from l2i.fit.readers.source import Source

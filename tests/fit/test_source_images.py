@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_data import class_folders, picture, read, written
 from PIL import Image
+from user_data import class_folders, picture, read, written
 
 from l2i.errors import InputError
 from l2i.fit.readers.images import (

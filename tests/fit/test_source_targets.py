@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_data import read, written
+from user_data import read, written
 
 from l2i.errors import InputError
 from l2i.fit.readers.columns import MAX_CLASSES, NO_UNLABELED_NOTE

@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from ablation_stores import STEPS, Call, lines_of, saved, shrink, tuned, write
 from benchmarks.ablation.grid import ARMS, PROBLEMS, TUNING_GRID, TUNING_SEEDS, iter_settings
 from benchmarks.ablation.runner import run_trial
-from study_books import STEPS, Call, lines_of, saved, shrink, tuned, write
 
 from l2i import replace
 

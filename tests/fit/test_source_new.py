@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from own_data import class_folders, picture, read, table, written
+from user_data import class_folders, picture, read, table, written
 
 from l2i.errors import InputError
 from l2i.fit.preprocess import TablePreprocessor, fit_column

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
-from test_network import (
+from test_modules import (
     COUNT,
     SMALL,
     make_fit,

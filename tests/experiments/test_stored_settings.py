@@ -10,7 +10,7 @@ from l2i.cli import run_command
 from l2i.experiments.results import format_setting_overrides
 from l2i.training.run_dir import Result, flat_settings
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SHORT = [
     "compare",
     "digits",

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from own_data import read, table, written
+from user_data import read, table, written
 
 from l2i.errors import InputError
 from l2i.fit.options import ReadOptions

@@ -27,17 +27,17 @@ def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     run = make_case_run(group, "base", BenchOptions(), device)
     splits = make_splits(group, device, run)
-    lanes = [
+    trainers = [
         (Trainer(replace(run, seed=seed), splits=splits), stream(device), count())
         for seed in range(most)
     ]
 
     def rounds(number: int, seeds: int) -> None:
         for _ in range(number):
-            for trainer, own, steps in lanes[:seeds]:
+            for trainer, own, steps in trainers[:seeds]:
                 with own:
                     trainer.step(next(steps))
-        for _, own, _ in lanes[:seeds]:
+        for _, own, _ in trainers[:seeds]:
             if device.type == "cuda":
                 torch.cuda.current_stream(device).wait_stream(
                     own.stream

@@ -80,7 +80,7 @@ def test_the_profile_of_a_step_is_for_a_gpu(tmp_path: Path) -> None:
     )
 
 
-def test_lane_plans_are_for_a_gpu(tmp_path: Path) -> None:
+def test_stream_plans_are_for_a_gpu(tmp_path: Path) -> None:
     assert ("MiB" if torch.cuda.is_available() else "there is none") in run(
-        "lane_plans.py", tmp_path, "landmarks"
+        "stream_plans.py", tmp_path, "landmarks"
     )

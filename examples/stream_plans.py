@@ -1,6 +1,6 @@
-"""A step's time and memory on a GPU, by which of its lanes share a stream.
+"""A step's time and memory on a GPU, by which of its parts share a stream.
 
-`python lane_plans.py GROUP VARIANT`
+`python stream_plans.py GROUP VARIANT`
 """
 
 import gc
@@ -23,12 +23,12 @@ from l2i.training.cuda_graph import (
 )
 
 PLANS: dict[str, StreamPlan | None] = {
-    "in turn": None,
-    "APART": SEPARATE_STREAMS,
+    "sequential": None,
+    "separate": SEPARATE_STREAMS,
     "hold-out with imputing": {**SEPARATE_STREAMS, "holdout": 0},
-    "LAST_LAYER": LAST_LAYER_STREAMS,
+    "last layer": LAST_LAYER_STREAMS,
     "outer with labelled": {**LAST_LAYER_STREAMS, "outer": 1},
-    "THROUGH_ALL": FULL_NETWORK_STREAMS,
+    "full network": FULL_NETWORK_STREAMS,
 }
 BLOCKS, STEPS, WARM_UP = 4, 60, 12
 
@@ -57,7 +57,7 @@ def main(group: str = "mean-teacher", variant: str = "last-layer") -> None:
     except InputError as error:
         sys.exit(str(error))
     if not torch.cuda.is_available():
-        print("lanes are streams of a GPU, and there is none")
+        print("CUDA streams need a GPU, and there is none")
         return
     run, splits = case.run, make_splits(group, device, case.run)
     measured(run, splits, None)  # so that cuDNN has chosen its algorithms

@@ -72,14 +72,14 @@ def one_at_a_time(stepping: BenchTrainer) -> None:
     print(f"{whole / STEPS:7.0f} µs of kernels a step, one at a time")
 
 
-def in_lanes(stepping: BenchTrainer) -> None:
+def in_streams(stepping: BenchTrainer) -> None:
     """Print how the recorded step keeps the device busy."""
     ms = measure_ms(lambda: stepping.run_steps(STEPS), stepping.trainer.device) / STEPS
     kernels = kernels_of(stepping)
     span = max(last for *_, last in kernels) - kernels[0][1]
     at_once = sum(last - first for _, first, last in kernels) / span
     print(
-        f"{1e3 * ms:7.0f} µs a recorded step, its lanes side by side and the next batch drawn "
+        f"{1e3 * ms:7.0f} µs a recorded step, its streams side by side and the next batch drawn "
         "beside them"
     )
     print(
@@ -99,7 +99,7 @@ def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
         return
     run, splits = case.run, make_splits(group, device, case.run)
     print(f"{group} {variant}")
-    for engine, printed in (("eager", one_at_a_time), ("graph", in_lanes)):
+    for engine, printed in (("eager", one_at_a_time), ("graph", in_streams)):
         with closing(BenchTrainer.build_warm(replace(run, engine=engine), splits)) as stepping:
             printed(stepping)
 

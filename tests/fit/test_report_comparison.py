@@ -7,6 +7,7 @@ import pytest
 from fit_folders import class_rows, fitted_for, target_rows, without
 
 from l2i.fit.artifact import FitArtifact, FitRows
+from l2i.fit.formatting import format_significant
 from l2i.fit.report.charts import compute_nice_ticks
 from l2i.fit.report.comparison import (
     build_verdict,
@@ -24,7 +25,6 @@ from l2i.fit.report.confidence import (
     count_confusions,
     draw_scatters,
 )
-from l2i.fit.report.formatting import format_significant
 
 
 def said(rows: FitRows, fitted: FitArtifact | None = None) -> list[str]:

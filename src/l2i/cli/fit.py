@@ -73,7 +73,7 @@ def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> Calla
 
 def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:
     """Print a table of the candidates, and the verdict."""
-    from l2i.experiments.formatting import align_columns
+    from l2i.fit.formatting import align_columns
     from l2i.fit.report.comparison import build_verdict
 
     def format_value(value: float | None) -> str:

@@ -44,13 +44,6 @@ def render_markdown(rows: FormattedRows, *, code: bool = True) -> str:
     return "".join([markdown_lines[0], "|" + "---|" * len(headings) + "\n", *markdown_lines[1:]])
 
 
-def align_columns(rows: FormattedRows, alignment: str) -> list[str]:
-    """Return rows as plain lines; `alignment` has < (left) or > (right) for each column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    columns = [f"{{:{side}{width}}}" for side, width in zip(alignment, widths, strict=True)]
-    return ["  ".join(columns).format(*row).rstrip() for row in rows]
-
-
 def print_rows(
     rows: FormattedRows,
     *,

@@ -1,15 +1,10 @@
-"""Options of the commands for a user's own data, and words for their messages.
-
-Nothing heavy is imported here.
-"""
+"""Options of the commands for a user's own data. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-MAX_NAMES_SHOWN = 8  # in a message
 BLANK_MARKERS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "?")  # cells that hold nothing
 
 
@@ -102,24 +97,3 @@ class ReportOptions:
 
     out: str | None = None
     """File to write; RUN/report.html by default."""
-
-
-def format_names(names: Sequence[str]) -> str:
-    """Quote and join names, cutting a long list."""
-    return join_truncated([f"'{name}'" for name in names])
-
-
-def join_truncated(items: Sequence[str]) -> str:
-    """Join items, cutting a long list."""
-    suffix = f" and {len(items) - MAX_NAMES_SHOWN:,} more" if len(items) > MAX_NAMES_SHOWN else ""
-    return ", ".join(items[:MAX_NAMES_SHOWN]) + suffix
-
-
-def to_one_line(text: str) -> str:
-    """Put a message on one line, whatever names and cells it quotes."""
-    return " ".join(text.split())
-
-
-def pluralize(count: int, singular: str, plural: str | None = None) -> str:
-    """Format a count, as in '1 row' or '3 rows'."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"

@@ -15,7 +15,8 @@ from l2i.data.samples import Samples, Splits
 from l2i.data.splitting import group_by_class, split_holdout
 from l2i.data.transforms.text import Vocabulary
 from l2i.errors import InputError
-from l2i.fit.options import FitOptions, format_names
+from l2i.fit.formatting import format_names
+from l2i.fit.options import FitOptions
 from l2i.fit.preprocess import (
     ImagePreprocessor,
     Preprocessor,

@@ -10,9 +10,9 @@ from optuna.trial import FrozenTrial, TrialState
 from l2i import recipes
 from l2i.config import replace
 from l2i.config.validate import flatten_fields
-from l2i.experiments.formatting import align_columns
 from l2i.experiments.tuning.space import SweepPlan, Value, apply_values
 from l2i.experiments.tuning.study import METRIC_ATTR, REASON_ATTR, TEST_ATTR
+from l2i.fit.formatting import align_columns
 from l2i.recipes.protocol import format_protocol
 
 

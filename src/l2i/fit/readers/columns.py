@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.errors import InputError
-from l2i.fit.options import format_names, join_truncated, pluralize
+from l2i.fit.formatting import format_names, join_truncated, pluralize
 
 if TYPE_CHECKING:
     import pandas as pd

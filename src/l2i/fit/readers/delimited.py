@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from l2i.data.datasets.imdb import allow_long_fields
 from l2i.errors import InputError
 from l2i.files.safety import check_columns, check_regular_file, get_disk_usage
-from l2i.fit.options import BLANK_MARKERS, format_names
+from l2i.fit.formatting import format_names
+from l2i.fit.options import BLANK_MARKERS
 from l2i.fit.readers.columns import check_unique_names
 from l2i.fit.readers.parquet import read_parquet_frame
 

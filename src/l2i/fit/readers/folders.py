@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from l2i.errors import InputError
 from l2i.files.images import IMAGE_SUFFIXES
 from l2i.files.safety import is_within, scan_folder
-from l2i.fit.options import format_names, pluralize
+from l2i.fit.formatting import format_names, pluralize
 from l2i.fit.readers.columns import to_strings
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from l2i.files.images import (
     open_image,
     to_rgb,
 )
-from l2i.fit.options import ReadOptions, pluralize
+from l2i.fit.formatting import pluralize
+from l2i.fit.options import ReadOptions
 from l2i.fit.readers.folders import ImageFileList
 from l2i.fit.readers.npz import to_channels_first, to_image_array
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from l2i.errors import InputError
 from l2i.files.npz import read_npz_arrays
 from l2i.files.safety import check_columns, check_memory, translate_any_error
-from l2i.fit.options import join_truncated
+from l2i.fit.formatting import join_truncated
 from l2i.fit.readers.columns import TaskKind
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import numpy as np
 
 from l2i.errors import InputError
 from l2i.files.safety import check_columns, check_memory, check_regular_file, translate_any_error
-from l2i.fit.options import BLANK_MARKERS, format_names
+from l2i.fit.formatting import format_names
+from l2i.fit.options import BLANK_MARKERS
 from l2i.fit.readers.columns import check_unique_names
 
 if TYPE_CHECKING:

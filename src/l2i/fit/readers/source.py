@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from l2i.errors import InputError
 from l2i.files.safety import check_regular_file
 from l2i.fit.artifact import RowPreview
-from l2i.fit.options import ReadOptions, format_names, pluralize, to_one_line
+from l2i.fit.formatting import format_names, pluralize, to_one_line
+from l2i.fit.options import ReadOptions
 from l2i.fit.preprocess import Column, TablePreprocessor, TextPreprocessor
 from l2i.fit.readers.columns import (
     BLANK,

@@ -11,6 +11,7 @@ from typing import Any
 from l2i.errors import InputError
 from l2i.files.output import check_output_file, translate_write_errors, write_atomic
 from l2i.fit.artifact import FitArtifact, FitRows, read_fit
+from l2i.fit.formatting import MISSING_MARK, bind_units, format_metric
 from l2i.fit.impute import impute
 from l2i.fit.report.caveats import find_caveats
 from l2i.fit.report.charts import MetricBar, Svg, build_curves_section, draw_bars, make_breakable
@@ -28,7 +29,6 @@ from l2i.fit.report.confidence import (
     draw_scatters,
     make_cards,
 )
-from l2i.fit.report.formatting import MISSING_MARK, bind_units, format_metric
 from l2i.training.run_dir import read_result
 
 SPLIT_CAPTIONS = {

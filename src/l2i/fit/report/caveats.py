@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.fit.artifact import FitArtifact, FitRows
+from l2i.fit.formatting import format_percent, pluralize
 from l2i.fit.impute import MAX_TEMPERATURE, MIN_TEMPERATURE, Imputations
-from l2i.fit.options import pluralize
 from l2i.fit.report.comparison import estimate_metrics, mask_known_labels
 from l2i.fit.report.confidence import compute_confidence
-from l2i.fit.report.formatting import format_percent
 
 MAX_SHIFT_AUC = 0.7  # ROC AUC
 MAX_CLASS_RATIO = 3.0  # largest class / smallest

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from l2i.fit.artifact import Candidate, FitArtifact
-from l2i.fit.report.formatting import format_significant, join_words
+from l2i.fit.formatting import format_significant, join_words
 from l2i.training.loading import read_metric_rows
 from l2i.training.metrics import MetricRow
 

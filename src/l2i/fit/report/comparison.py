@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.fit.artifact import Candidate, FitArtifact, FitRows, Mask
-from l2i.fit.options import pluralize
-from l2i.fit.report.formatting import format_metric, format_significant
+from l2i.fit.formatting import format_metric, format_significant, pluralize
 
 Floats = NDArray[np.float64]
 Tone = Literal["good", "bad", "open"]

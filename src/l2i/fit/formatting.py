@@ -1,10 +1,33 @@
-"""Format numbers and text for the report."""
+"""Format names, numbers and plain tables for messages and reports. Nothing heavy is imported."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+MAX_NAMES_SHOWN = 8  # in a message
 MISSING_MARK = "–"
+
+
+def format_names(names: Sequence[str]) -> str:
+    """Quote and join names, cutting a long list."""
+    return join_truncated([f"'{name}'" for name in names])
+
+
+def join_truncated(items: Sequence[str]) -> str:
+    """Join items, cutting a long list."""
+    suffix = f" and {len(items) - MAX_NAMES_SHOWN:,} more" if len(items) > MAX_NAMES_SHOWN else ""
+    return ", ".join(items[:MAX_NAMES_SHOWN]) + suffix
+
+
+def to_one_line(text: str) -> str:
+    """Put a message on one line, whatever names and cells it quotes."""
+    return " ".join(text.split())
+
+
+def pluralize(count: int, singular: str, plural: str | None = None) -> str:
+    """Format a count, as in '1 row' or '3 rows'."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def format_significant(value: float, digits: int = 3) -> str:
@@ -45,3 +68,10 @@ def bind_units(text: str) -> str:
 def truncate_text(text: str, max_length: int = 240) -> str:
     """Cut a text after that many characters."""
     return text if len(text) <= max_length else text[: max_length - 1].rstrip() + "…"
+
+
+def align_columns(rows: Sequence[Sequence[str]], alignment: str) -> list[str]:
+    """Return rows as plain lines; `alignment` has < (left) or > (right) for each column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    columns = [f"{{:{side}{width}}}" for side, width in zip(alignment, widths, strict=True)]
+    return ["  ".join(columns).format(*row).rstrip() for row in rows]

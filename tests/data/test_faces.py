@@ -15,11 +15,11 @@ from l2i.data.datasets.faces import (
     CROP_OFFSET_RATIO,
     CROP_SIDE_RATIO,
     crop_face,
+    read_face_arrays,
     read_faces,
     read_grayscale,
     read_imm,
     read_mtfl,
-    read_npz,
     resolve_listed_path,
 )
 from l2i.data.samples import Samples
@@ -49,7 +49,8 @@ def assert_faces(actual: Samples, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "read"), [(write_imm, read_imm), (write_mtfl, read_mtfl), (write_faces, read_npz)]
+    ("write", "read"),
+    [(write_imm, read_imm), (write_mtfl, read_mtfl), (write_faces, read_face_arrays)],
 )
 def test_each_layout_puts_landmarks_where_its_images_show_them(
     tmp_path: Path, write: Any, read: Any
@@ -72,7 +73,7 @@ def test_imm_points_scale_with_width_and_height(tmp_path: Path) -> None:
 
 def test_a_faces_file_may_be_given_itself(tmp_path: Path) -> None:
     path = (write_faces(tmp_path, train=3, test=2) / "faces.npz").rename(tmp_path / "mine.npz")
-    assert len(read_npz(str(path))[1].x) == len(read_faces(str(path))[1].x) == 2
+    assert len(read_face_arrays(str(path))[1].x) == len(read_faces(str(path))[1].x) == 2
 
 
 def test_training_crops_have_the_test_crops_scale_and_place(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_wrong_arrays_are_told(
         arrays = {**file, **changed}
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     with pytest.raises(InputError, match=message):
-        read_npz(str(tmp_path))
+        read_face_arrays(str(tmp_path))
 
 
 def test_a_damaged_faces_file_is_told(tmp_path: Path) -> None:
@@ -223,14 +224,14 @@ def test_a_damaged_faces_file_is_told(tmp_path: Path) -> None:
     for damaged in (raw[:200], raw[: len(raw) // 2], b"", b"garbage" * 99):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"faces\.npz is damaged"):
-            read_npz(str(tmp_path))
+            read_face_arrays(str(tmp_path))
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
     with pytest.raises(InputError, match=r"faces\.npz is damaged"):
-        read_npz(str(tmp_path))
+        read_face_arrays(str(tmp_path))
 
 
-@pytest.mark.parametrize("read", [read_faces, read_imm, read_mtfl, read_npz])
+@pytest.mark.parametrize("read", [read_faces, read_imm, read_mtfl, read_face_arrays])
 def test_missing_faces_say_what_to_get_and_where_to_put_it(tmp_path: Path, read: Any) -> None:
     (tmp_path / "file").touch()
     for root in (None, str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "file")):
@@ -275,7 +276,7 @@ def test_landmarks_that_are_turned_round_are_found(tmp_path: Path) -> None:
     }
     np.savez(tmp_path / "faces.npz", **turned)
     with pytest.raises(InputError, match="landmarks must be x, y"):
-        read_npz(str(tmp_path))
+        read_face_arrays(str(tmp_path))
 
 
 def test_a_face_with_both_eyes_at_one_point_is_named(tmp_path: Path) -> None:
@@ -285,7 +286,7 @@ def test_a_face_with_both_eyes_at_one_point_is_named(tmp_path: Path) -> None:
     arrays["y_test"][3, 0] = arrays["y_test"][3, 1]
     np.savez(tmp_path / "faces.npz", **arrays)
     with pytest.raises(InputError, match="face 3 has both eyes at one point"):
-        read_npz(str(tmp_path))
+        read_face_arrays(str(tmp_path))
 
 
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:

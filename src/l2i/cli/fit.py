@@ -94,10 +94,10 @@ def impute(folder: str, options: ImputeOptions) -> None:
     """Write the labels of a fit's rows."""
     from l2i.files.output import check_output_file
     from l2i.fit.artifact import read_fit
-    from l2i.fit.impute import TABLE_SUFFIXES, make_imputed_frame, write_table
+    from l2i.fit.impute import LABEL_FILE_SUFFIXES, make_imputed_frame, write_table
     from l2i.fit.impute import impute as impute_rows
 
-    check_output_file(options.out, TABLE_SUFFIXES)
+    check_output_file(options.out, LABEL_FILE_SUFFIXES)
     fitted, rows = read_fit(folder)
     imputations = impute_rows(fitted, rows, options.threshold)
     write_table(options.out, make_imputed_frame(fitted, rows, imputations))
@@ -110,11 +110,11 @@ def impute(folder: str, options: ImputeOptions) -> None:
 def predict(folder: str, path: str, options: PredictOptions) -> None:
     """Predict the labels of new rows."""
     from l2i.files.output import check_output_file, print_utf8
-    from l2i.fit.impute import TABLE_SUFFIXES, write_table
+    from l2i.fit.impute import LABEL_FILE_SUFFIXES, write_table
     from l2i.fit.predict import predict_table
 
     if options.out is not None:
-        check_output_file(options.out, TABLE_SUFFIXES)
+        check_output_file(options.out, LABEL_FILE_SUFFIXES)
     frame = predict_table(folder, path, parsing.print_stderr)
     if options.out is None:
         print_utf8(frame.to_csv(index=False))

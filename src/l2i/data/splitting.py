@@ -12,7 +12,7 @@ from l2i.data.samples import DataSet, SampleInfo, Samples, Splits, make_samples
 from l2i.errors import InputError
 from l2i.quantity import CountOrFraction, resolve_count
 
-LABELED_FRACTION = 0.6  # of a class's labels, if the hold-out is separate («Joint training …»)
+TRAIN_FRACTION = 0.6  # of a class's labels, if the hold-out is separate («Joint training …»)
 TEST_SEED = 0  # of a subset of the test samples: the same for every run
 
 
@@ -99,6 +99,6 @@ def split_holdout(labeled: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     if min(len(group) for group in labeled) < 2:
         fix = "label more or use l2i.holdout='joint'"
         raise InputError(f"a separate hold-out set needs at least 2 labels a class; {fix}")
-    cuts = [min(max(1, round(LABELED_FRACTION * len(group))), len(group) - 1) for group in labeled]
+    cuts = [min(max(1, round(TRAIN_FRACTION * len(group))), len(group) - 1) for group in labeled]
     pairs = list(zip(labeled, cuts, strict=True))
     return [group[:cut] for group, cut in pairs], [group[cut:] for group, cut in pairs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,12 @@ from l2i.data.datasets.imdb import TextSet, check_texts, read_paraphrases
 from l2i.data.samples import DataSet, Samples, Splits
 from l2i.data.transforms.text import Vocabulary, build_vocabulary
 from l2i.errors import InputError
+from l2i.files.output import ProgressCallback, ignore_progress, write_atomic
 from l2i.models.huggingface import load_config, load_tokenizer
 
 TOKENIZE_CHUNK = 2000  # texts at a time
 # the prefix of tokens that continue a word, or (True) of those that begin one
 SUBWORD_MARKS = (("##", False), ("Ġ", True), ("▁", True))
-Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,9 @@ class Tokenizer:
         self.is_special = torch.zeros(size, dtype=torch.bool)
         self.is_special[[int(i) for i in tokenizer.all_special_ids]] = True
 
-    def __call__(self, texts: Sequence[str], progress: Progress = lambda line: None) -> Tensor:
+    def __call__(
+        self, texts: Sequence[str], progress: ProgressCallback = ignore_progress
+    ) -> Tensor:
         """Return token ids, int32 [N, L]."""
         ids = np.empty((len(texts), self.text.length), dtype=np.int32)
         for start in range(0, len(texts), TOKENIZE_CHUNK):
@@ -102,7 +104,7 @@ def _check_vocab_match(weights: str | None, config: Any, pad_id: int, vocab_size
 
 
 def tokenize_dataset(
-    text_set: TextSet, weights: str | None, text: Text, progress: Progress = lambda line: None
+    text_set: TextSet, weights: str | None, text: Text, progress: ProgressCallback = ignore_progress
 ) -> DataSet:
     """Tokenize texts: a sample is [1 + P, L] ids, the original and P back-translations."""
     tokenizer = Tokenizer(weights, text)
@@ -159,12 +161,10 @@ def describe_truncation(splits: Splits, text: Text) -> str:
     return sentence + (f"; {count:,} unlabelled ones have a back-translation" if count else "")
 
 
-def encode_with_cache(tokenizer: Tokenizer, texts: list[str], progress: Progress) -> Tensor:
+def encode_with_cache(tokenizer: Tokenizer, texts: list[str], progress: ProgressCallback) -> Tensor:
     """Return the ids of texts from the cache, or add them to it if it can be written to."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save
-
-    from l2i.files.output import write_atomic
 
     default_folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "l2i")
     folder = Path(os.environ.get("L2I_CACHE") or default_folder).expanduser()

@@ -158,7 +158,7 @@ def fit_inputs(x: pd.DataFrame | NDArray[Any], weight: NDArray[np.float64]) -> E
         return ImagePreprocessor.fit(x)
     columns = []
     if isinstance(x, np.ndarray):
-        mean, std = preprocess.compute_scale(x, weight, "X")
+        mean, std = preprocess.compute_mean_std(x, weight, "X")
         for i, (m, s) in enumerate(zip(mean.tolist(), std.tolist(), strict=True)):
             columns.append(preprocess.Column(name=f"x{i}", kind="number", mean=m, std=s))
     else:

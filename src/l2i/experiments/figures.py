@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch import Tensor
 from l2i.data.samples import Samples
 from l2i.experiments.options import PlotOptions
 from l2i.experiments.plots import add_legend, make_figure, save_figure
+from l2i.files.output import ProgressCallback
 from l2i.tasks import Regression
 from l2i.training.diagnostics import PROBE_COLUMNS, compare_outputs
 from l2i.training.loading import LoadedRun, check_same_split, load_full_state
@@ -30,7 +31,6 @@ NUM_FACES = 12  # per figure
 FACES_PER_ROW = 6
 FACE_INCHES, MIN_WIDTH_INCHES = 1.8, 9.0  # of a face, and of a figure with a title
 MAX_ARROW_PIXELS = 8.0  # mean length of the arrows in a figure
-ProgressCallback = Callable[[str], object]
 
 
 class LandmarkLayer(NamedTuple):

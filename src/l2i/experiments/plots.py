@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 SECONDS_PER_MINUTE = 60.0
 MIN_RATIO_FOR_LOG_AXIS = 5  # largest to smallest error, from which the axis is logarithmic
 NUM_COLORS = 10  # of matplotlib's cycle
@@ -114,9 +114,9 @@ def check_plot_paths(options: CompareOptions) -> None:
         if name is None:
             continue
         path = Path(name)
-        if path.suffix.lower() not in IMAGE_SUFFIXES:
+        if path.suffix.lower() not in PLOT_SUFFIXES:
             raise InputError(
-                f"{flag} {path}: the name of a picture must end in {', '.join(IMAGE_SUFFIXES)}"
+                f"{flag} {path}: the name of a picture must end in {', '.join(PLOT_SUFFIXES)}"
             )
         if options.dry_run:
             raise InputError(

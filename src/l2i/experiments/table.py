@@ -133,7 +133,7 @@ def collect_notes(rows: list[ComparisonRow], references: References) -> list[str
     notes += [
         f"* {name}: {paper.note}." for name, paper in paper_results.items() if paper and paper.note
     ]
-    notes += [caveat for row in rows for caveat in find_caveats(row)]
+    notes += [caveat for row in rows for caveat in list_caveats(row)]
     for r in results:
         versions = f"torch {r.versions['torch']}, l2i {r.versions['l2i']}"
         notes.append(f"On {r.hardware}, {r.precision}; {versions}.")
@@ -152,7 +152,7 @@ def list_setting_overrides(results: list[Result]) -> list[str]:
     ]
 
 
-def find_caveats(row: ComparisonRow) -> Iterator[str]:
+def list_caveats(row: ComparisonRow) -> Iterator[str]:
     """Yield what makes a row, or its differences, doubtful."""
     sides = [side for side in (row, row.baseline) if side is not None]
     if len({result.concurrent_runs for side in sides for result in side.results}) > 1:

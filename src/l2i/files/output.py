@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from l2i.errors import InputError
+
+ProgressCallback = Callable[[str], object]
+"""Called with a line about what is being done, or was noticed."""
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
@@ -62,6 +65,10 @@ def check_outside_data(folder: Path, data: Path) -> None:
     if is_inside:
         places = f"{folder}, within the data in {data.resolve()}"
         raise InputError(f"the fit would be written to {places}; give an --out elsewhere")
+
+
+def ignore_progress(line: str) -> None:
+    """Report progress to nobody."""
 
 
 def print_utf8(text: str) -> None:

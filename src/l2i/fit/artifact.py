@@ -24,6 +24,7 @@ MAX_SAMPLE_VALUES = 100_000_000  # values per sample
 PREFERENCE_ORDER = ("l2i", "baseline", "supervised")  # the one that has learned from more first
 SplitName = Literal["labeled", "unlabeled", "validation", "test"]
 Mask = NDArray[np.bool_]  # [N], of rows
+Floats = NDArray[np.float64]
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 
 

@@ -19,7 +19,7 @@ from l2i.data.samples import Samples
 from l2i.errors import InputError
 from l2i.files.npz import read_npy_array
 from l2i.files.output import write_atomic
-from l2i.fit.artifact import PREFERENCE_ORDER, Candidate, Choice, FitArtifact, FitRows
+from l2i.fit.artifact import PREFERENCE_ORDER, Candidate, Choice, FitArtifact, FitRows, Floats
 from l2i.fit.impute import fit_std_scale, fit_temperature, impute
 from l2i.tasks import Regression
 from l2i.training.loop import EvalCallback
@@ -41,7 +41,6 @@ MAX_CHUNK_ROWS = 256  # rows perturbed together: swapped cells are swapped among
 MIN_ROWS_PER_GROUP = 10  # labelled and unlabelled rows needed to compare the two groups
 MAX_ROWS_PER_GROUP = 1000
 POOLED_SIDE = 8  # pixels per side that images are shrunk to for that
-Floats = NDArray[np.float64]
 SamplesFactory = Callable[[torch.device, torch.dtype], Samples]  # all rows, on a device
 
 

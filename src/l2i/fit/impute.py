@@ -13,7 +13,7 @@ from scipy.special import log_softmax, softmax
 
 from l2i.errors import InputError
 from l2i.files.output import check_output_file, translate_write_errors, write_atomic
-from l2i.fit.artifact import FitArtifact, FitRows
+from l2i.fit.artifact import FitArtifact, FitRows, Floats
 from l2i.fit.readers.images import points_from_square
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 LOG_PRIOR_STD_BELOW, LOG_PRIOR_STD_ABOVE = 0.25, 1.0
 TARGET_DIGITS = 6  # significant digits of imputed targets relative to their spread, as in float32
 POINT_DECIMALS = 6  # of points in pixels; more would be rounding errors of resizing
-TABLE_SUFFIXES = (".csv", ".parquet")
+LABEL_FILE_SUFFIXES = (".csv", ".parquet")
 RESERVED_COLUMNS = ("id", "source", "confidence", "abstain", "changes")
-Floats = NDArray[np.float64]
 
 
 class Imputations(NamedTuple):
@@ -168,7 +167,7 @@ def to_class_array(classes: tuple[str, ...]) -> NDArray[Any]:
 
 def write_table(out: str, frame: pd.DataFrame) -> None:
     """Write a table as CSV or Parquet; an existing file is replaced only by a complete one."""
-    path = check_output_file(out, TABLE_SUFFIXES)
+    path = check_output_file(out, LABEL_FILE_SUFFIXES)
     is_csv = path.suffix.lower() == ".csv"
     content = frame.to_csv(index=False).encode() if is_csv else frame.to_parquet(index=False)
     with translate_write_errors(out):

@@ -15,7 +15,7 @@ from l2i.config.validate import validate
 from l2i.data.samples import Splits
 from l2i.data.tokenization import Text
 from l2i.errors import InputError
-from l2i.files.output import check_outside_data, write_atomic
+from l2i.files.output import ProgressCallback, check_outside_data, write_atomic
 from l2i.fit import defaults
 from l2i.fit.artifact import META_FILE, Choice, FitArtifact, FitRows, read_fit, write_fit
 from l2i.fit.candidates import TrainedCandidate, assemble_fit, make_snapshot_writer, make_title
@@ -31,7 +31,6 @@ from l2i.training.trainer import Trainer
 
 IDENTITY_FILE = "identity.json"
 MAX_PROBE_SAMPLES = 500  # test rows on which the outer update is measured, at most
-ProgressCallback = Callable[[str], object]
 Override = Callable[[Run], Run]
 
 

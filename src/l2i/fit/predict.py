@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import softmax
 
+from l2i.files.output import ProgressCallback
 from l2i.fit.artifact import read_fit
 from l2i.fit.impute import make_label_columns, make_unique_name, round_targets
 from l2i.fit.modules import encode_inputs, load_network, predict_outputs
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def predict_table(folder: str, path: str, notify: Callable[[str], object]) -> pd.DataFrame:
+def predict_table(folder: str, path: str, notify: ProgressCallback) -> pd.DataFrame:
     """Return the id and label of each new row, and for classes all probabilities."""
     import pandas as pd
 

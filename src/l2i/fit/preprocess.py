@@ -92,11 +92,11 @@ def fit_column(
     present = ~np.isnan(floats)
     if not present.any():
         raise InputError(f"column '{name}' is blank in every row; leave it out")
-    mean, std = compute_scale(floats[present], row_weights[present], name)
+    mean, std = compute_mean_std(floats[present], row_weights[present], name)
     return Column(name=name, kind=kind, mean=float(mean), std=float(std), blanks=not present.all())
 
 
-def compute_scale(
+def compute_mean_std(
     values: NDArray[np.float64], weight: NDArray[np.float64], name: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and std over axis 0, whatever the unit; the std of a constant is 1."""
@@ -377,7 +377,7 @@ class TextPreprocessor:
         return replace(self, weights=find_saved_encoder(fit_dir))
 
 
-def describe_truncation(ids: Tensor, tokenizer: Tokenizer) -> list[str]:
+def describe_full_texts(ids: Tensor, tokenizer: Tokenizer) -> list[str]:
     """Note how many texts [N, L] are as long as what is read of them, or longer."""
     num_full, keep = int((ids[:, -1] != tokenizer.pad_id).sum()), tokenizer.text.keep_side
     full = f"{num_full:,} of {len(ids):,} texts fill all {ids.shape[1]} tokens"

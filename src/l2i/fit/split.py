@@ -22,7 +22,7 @@ from l2i.fit.preprocess import (
     Preprocessor,
     TablePreprocessor,
     TextPreprocessor,
-    describe_truncation,
+    describe_full_texts,
     fit_column,
 )
 from l2i.fit.readers.columns import find_blank
@@ -72,7 +72,7 @@ def prepare_data(source: Source, options: FitOptions, run: Run) -> PreparedData:
     texts = TextPreprocessor.fit(rows, source.encoder, run.data.text)
     tokenizer = texts.tokenizer
     x = tokenizer(texts.join_texts(source.inputs))
-    notes = (*source.notes, *describe_truncation(x, tokenizer))
+    notes = (*source.notes, *describe_full_texts(x, tokenizer))
     source = dataclasses.replace(source, notes=notes)
     vocabulary = tokenizer.make_vocabulary(x[torch.from_numpy(is_train)])
     return assemble_data(source, texts, split_names, x, run, vocabulary)

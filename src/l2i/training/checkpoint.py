@@ -26,7 +26,7 @@ DEFAULT_KEEP = 2
 RETRY_ADVICE = "free some space, or give another --out"
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DAMAGED_ERRORS = (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, RecursionError)
-COUNT_FIELDS = ("step", "metrics_size", "concurrent_runs")  # of the metadata, ints
+METADATA_COUNTS = ("step", "metrics_size", "concurrent_runs")  # of the metadata, ints
 MAX_NUMBER = 2**53  # in the metadata
 HEADER_ALIGNMENT = 8  # bytes, of the first tensor in a file
 DTYPE_NAMES = {  # in safetensors files
@@ -141,7 +141,7 @@ def _is_valid(meta: object) -> bool:
     """Return whether the metadata of an untrusted checkpoint has the types this package writes."""
     if not isinstance(meta, dict) or not isinstance(meta.get("config", {}), dict):
         return False
-    counts = [meta[name] for name in COUNT_FIELDS if name in meta]
+    counts = [meta[name] for name in METADATA_COUNTS if name in meta]
     seconds = meta.get("seconds", 0.0)
     has_types = all(type(v) is int for v in counts) and type(seconds) in (int, float)
     return "step" in meta and has_types and all(0 <= v < MAX_NUMBER for v in (*counts, seconds))

@@ -24,11 +24,11 @@ MIN_OPEN_FRACTION = 0.1  # of the imputed labels, from which a single class is s
 MAX_COST_RATIO = 3.0  # C^H(θ*) / chance level, above which the look-ahead dominates
 ADVICE = "lower optim.lr or method.weight, train longer, or look at the labels"
 
-Rows = Sequence[MetricRow]
+MetricRows = Sequence[MetricRow]
 
 
 def check_health(
-    rows: Rows, splits: Splits, steps: int, chance_loss: float | None = None
+    rows: MetricRows, splits: Splits, steps: int, chance_loss: float | None = None
 ) -> dict[str, str]:
     """Return the current warnings by kind; `chance_loss` is for runs that look ahead."""
     if not rows or int(rows[-1]["step"] or 0) < max(MIN_STEPS, MIN_RUN_FRACTION * steps):
@@ -41,7 +41,7 @@ def check_health(
     return {kind: sentence for kind, sentence in sentences.items() if sentence is not None}
 
 
-def _check_constant_outputs(rows: Rows, splits: Splits) -> str | None:
+def _check_constant_outputs(rows: MetricRows, splits: Splits) -> str | None:
     """Check that the outputs are not the same for all samples while the truth varies."""
     name, diversity = pick_monitored_split(splits), rows[-1].get("prediction_diversity")
     if name is None or diversity is None:
@@ -59,7 +59,7 @@ def _check_constant_outputs(rows: Rows, splits: Splits) -> str | None:
     return f"{given}, and at least {others:,} are of others; {ADVICE}"
 
 
-def _check_mask_collapse(rows: Rows, splits: Splits, steps: int) -> str | None:
+def _check_mask_collapse(rows: MetricRows, splits: Splits, steps: int) -> str | None:
     """Check that the confidence mask passes some labels, and not of a single class alone."""
     recent = _select_recent(rows, steps, "mask_rate")
     mask_rate = step_weighted_mean(recent, "mask_rate")
@@ -80,7 +80,7 @@ def _check_mask_collapse(rows: Rows, splits: Splits, steps: int) -> str | None:
     return f"{problem}, and the labelled samples have others; {fix} of the other classes"
 
 
-def _check_overshooting(rows: Rows, steps: int, chance_loss: float | None) -> str | None:
+def _check_overshooting(rows: MetricRows, steps: int, chance_loss: float | None) -> str | None:
     """Check that the look-ahead does not leave the hold-out samples far worse than guessing."""
     cost = step_weighted_mean(_select_recent(rows, steps, "c_h"), "c_h")
     if chance_loss is None or cost is None or cost <= MAX_COST_RATIO * chance_loss:
@@ -90,7 +90,7 @@ def _check_overshooting(rows: Rows, steps: int, chance_loss: float | None) -> st
     return f"after the look-ahead {costs}, so the outer step only undoes it; {fix}"
 
 
-def _select_recent(rows: Rows, steps: int, column: str) -> list[tuple[int, MetricRow]]:
+def _select_recent(rows: MetricRows, steps: int, column: str) -> list[tuple[int, MetricRow]]:
     """Return the recent rows that have a column, each with the number of steps it covers."""
     ends = [0, *(int(row["step"] or 0) for row in rows)]
     return [

@@ -21,6 +21,7 @@ from l2i.data.splitting import draw_splits
 from l2i.data.tokenization import tokenize_dataset
 from l2i.distributed import ProcessGroup, current_group
 from l2i.errors import InputError
+from l2i.files.output import ProgressCallback
 from l2i.kernels.sync_batchnorm import convert_sync_batchnorm
 from l2i.methods import METHODS
 from l2i.methods.base import Method
@@ -103,7 +104,7 @@ def load_dataset(name: str, root: str | None) -> DataSet | TextSet:
     return read(os.environ.get(DATA_ROOT_ENV) if root is None else root)
 
 
-def load_splits(run: Run, on_progress: Callable[[str], object] | None = None) -> Splits:
+def load_splits(run: Run, on_progress: ProgressCallback | None = None) -> Splits:
     """Load the data set of the run and split it by its seed.
 
     `on_progress` is called while texts are tokenized; by default progress goes to stderr.

@@ -73,7 +73,7 @@ def read_faces(root: str | None) -> SplitPair:
     """Read training and test faces of any layout, uint8 [N, 1, 60, 60] with points [N, 10]."""
     if _find_file(root, IMM_LIST):
         return read_imm(root)
-    return read_mtfl(root) if _find_file(root, MTFL_LIST) else read_npz(root)
+    return read_mtfl(root) if _find_file(root, MTFL_LIST) else read_face_arrays(root)
 
 
 def read_imm(root: str | None) -> SplitPair:
@@ -89,7 +89,7 @@ def read_mtfl(root: str | None) -> SplitPair:
     return train, _read_mtfl_split(folder / "testing.txt", _resize_face)
 
 
-def read_npz(root: str | None) -> SplitPair:
+def read_face_arrays(root: str | None) -> SplitPair:
     """Read x_train, x_test uint8 [N, 60, 60] and y_train, y_test [N, 5, 2] in pixels of an .npz."""
     path, names = _require_file(root, "faces.npz"), ("x_train", "y_train", "x_test", "y_test")
     problem = f"{path} is damaged, or not an .npz of plain arrays {', '.join(names)}"
@@ -112,7 +112,7 @@ def _load(read: Callable[[str | None], SplitPair], root: str | None) -> DataSet:
 load_landmarks = partial(_load, read_faces)
 load_aflw = partial(_load, read_imm)
 load_mtfl = partial(_load, read_mtfl)
-load_faces = partial(_load, read_npz)
+load_faces = partial(_load, read_face_arrays)
 load_small_faces = partial(_load, _read_small_faces)
 
 

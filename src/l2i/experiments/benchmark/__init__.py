@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -13,19 +12,19 @@ from l2i.experiments.benchmark.cases import Case, make_splits, select_cases
 from l2i.experiments.benchmark.report import BenchmarkReport, CaseResult, make_notes
 from l2i.experiments.benchmark.roofline import Ceilings, Work, count_step_work, measure_ceilings
 from l2i.experiments.options import BenchOptions
+from l2i.files.output import ProgressCallback, ignore_progress
 from l2i.training.precision import resolve_precision
 from l2i.training.run_dir import collect_versions, describe_hardware
 from l2i.training.setup import pick_device, use_threads
 
 NUM_BLOCKS = {"cuda": 10, "cpu": 9}
 STEPS_PER_BLOCK = {"cuda": 20, "cpu": 3}
-ProgressCallback = Callable[[str], object]
 
 __all__ = ["BenchmarkReport", "CaseResult", "Ceilings", "Work", "run_benchmark"]
 
 
 def run_benchmark(
-    options: BenchOptions, on_progress: ProgressCallback = lambda line: None
+    options: BenchOptions, on_progress: ProgressCallback = ignore_progress
 ) -> BenchmarkReport:
     """Measure the cases that the options name, one group after another."""
     device = pick_device(options.device)

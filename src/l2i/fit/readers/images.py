@@ -26,6 +26,7 @@ from l2i.files.images import (
     open_image,
     to_rgb,
 )
+from l2i.files.output import ProgressCallback, ignore_progress
 from l2i.fit.formatting import pluralize
 from l2i.fit.options import ReadOptions
 from l2i.fit.readers.folders import ImageFileList
@@ -38,8 +39,7 @@ MAX_THUMBNAIL_SIDE = 96
 MAX_UNREADABLE_SHOWN = 3
 MIN_POINT_TARGETS = 4  # fewer numbers are not taken for points unless asked to
 REPORT_INTERVAL_S = 5.0
-Progress = Callable[[str], object] | None
-Rows = NDArray[np.int64]  # [N], of the data
+RowIndices = NDArray[np.int64]  # [N], of the data
 Sizes = NDArray[np.int64]  # [N, 2], widths and heights of the original images
 Numbers = NDArray[np.float64]  # [N, D], targets, maybe points x1 y1 x2 y2 …
 Item = TypeVar("Item")
@@ -58,22 +58,22 @@ class Images(NamedTuple):
     """Images that could be read, and which rows they belong to."""
 
     pixels: NDArray[Any]  # [N, C, S, S], uint8 or float32
-    indices: Rows
+    indices: RowIndices
     sizes: Sizes
     spec: ImageSpec
     notes: tuple[str, ...]
 
 
-SpecChooser = Callable[[Rows, Sizes, bool], ImageSpec]
+SpecChooser = Callable[[RowIndices, Sizes, bool], ImageSpec]
 """Chooses a spec from the rows and sizes of readable images, and whether all are grey."""
 
 
 def read_image_files(
-    files: ImageFileList, options: ReadOptions, targets: Numbers | None, progress: Progress
+    files: ImageFileList, options: ReadOptions, targets: Numbers | None, progress: ProgressCallback
 ) -> Images:
     """Read image files at a size chosen from them and their targets."""
 
-    def choose_spec(rows: Rows, sizes: Sizes, all_grey: bool) -> ImageSpec:
+    def choose_spec(rows: RowIndices, sizes: Sizes, all_grey: bool) -> ImageSpec:
         channels = 1 if options.grey == "yes" or (options.grey == "auto" and all_grey) else 3
         readable_targets = None if targets is None else targets[rows]
         spec = _choose_spec(options, readable_targets, sizes, channels)
@@ -143,7 +143,7 @@ def decode_image_files(
     choose_spec: SpecChooser,
     *,
     skip_unreadable: bool,
-    progress: Progress = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> Images:
     """Decode all images; raise InputError for unreadable ones, or skip and note them."""
     paths, names = files
@@ -169,7 +169,7 @@ def decode_image_files(
 
 
 def _decode_all(
-    paths: Sequence[str], spec: ImageSpec, progress: Progress
+    paths: Sequence[str], spec: ImageSpec, progress: ProgressCallback
 ) -> tuple[NDArray[np.uint8], dict[int, str]]:
     pixels = np.zeros((len(paths), spec.channels, spec.side, spec.side), dtype=np.uint8)
     errors: dict[int, str] = {}
@@ -240,14 +240,14 @@ def report_progress(
     items: Iterable[Item],
     total: int,
     action: str,
-    progress: Progress,
+    progress: ProgressCallback,
     interval_s: float = REPORT_INTERVAL_S,
 ) -> Iterator[Item]:
     """Yield the items, and report now and then how many are done."""
     last_report = time.monotonic()
     for number, item in enumerate(items, 1):
         yield item
-        if progress is not None and time.monotonic() - last_report >= interval_s:
+        if time.monotonic() - last_report >= interval_s:
             progress(f"{action} {number:,} of {total:,} images")
             last_report = time.monotonic()
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.errors import InputError
+from l2i.files.output import ProgressCallback, ignore_progress
 from l2i.files.safety import check_regular_file
 from l2i.fit.artifact import RowPreview
 from l2i.fit.formatting import format_names, pluralize, to_one_line
@@ -35,7 +36,6 @@ from l2i.fit.readers.folders import list_class_files, list_image_files, resolve_
 from l2i.fit.readers.images import (
     Images,
     ImageSpec,
-    Progress,
     check_image_memory,
     decode_image_files,
     encode_thumbnail,
@@ -114,7 +114,9 @@ def _format_cell(cell: Any, kind: ColumnKind) -> str:
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
-def read_source(path: str, options: ReadOptions, progress: Progress = None) -> Source:
+def read_source(
+    path: str, options: ReadOptions, progress: ProgressCallback = ignore_progress
+) -> Source:
     """Read the data to fit a model to; report progress if many images are read."""
     with _translate_errors(path):
         data_path, path_kind = _resolve_path(path)
@@ -136,7 +138,7 @@ def read_new(
     path: str,
     saved: SavedOptions,
     preprocessor: TablePreprocessor | TextPreprocessor | None,
-    progress: Progress = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> InputRows:
     """Read rows as those that a model was fitted to: Source.options, a table's preprocessor."""
     _check_saved_options(saved, images=preprocessor is None)
@@ -208,7 +210,7 @@ def _read_table_source(path: Path, options: ReadOptions) -> Source:
     return _make_table_source(inputs, ids, options, targets, options.target, table.notes)
 
 
-def _read_image_table(path: Path, options: ReadOptions, progress: Progress) -> Source:
+def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
     _check_unused_options(options, ("text", "encoder", "category"), "tables without --image")
     frame, notes = _read_labeled_table(path, options)
     labels = frame[list(options.target)]
@@ -234,7 +236,7 @@ def _read_labeled_table(path: Path, options: ReadOptions) -> RawTable:
     return table
 
 
-def _read_folder_source(path: Path, options: ReadOptions, progress: Progress) -> Source:
+def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
     table_options = ("target", "text", "encoder", "category", "ignore", *TABLE_ONLY_OPTIONS)
     _check_unused_options(options, table_options, "tables")
     if options.task == "regression" or options.landmarks == "yes":
@@ -392,7 +394,11 @@ def _describe_new_cells(column: Column, values: pd.Series) -> list[str]:
 
 
 def _read_new_images(
-    path: Path, path_kind: PathKind, saved: SavedOptions, spec: ImageSpec, progress: Progress
+    path: Path,
+    path_kind: PathKind,
+    saved: SavedOptions,
+    spec: ImageSpec,
+    progress: ProgressCallback,
 ) -> InputRows:
     """Read the images of a folder, or those listed in a table if the model was fitted to one."""
     if saved["layout"] == "folder" or path_kind != "table":

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from l2i.fit.artifact import Candidate, FitArtifact, FitRows, Mask
+from l2i.fit.artifact import Candidate, FitArtifact, FitRows, Floats, Mask
 from l2i.fit.formatting import format_metric, format_significant, pluralize
 
-Floats = NDArray[np.float64]
 Tone = Literal["good", "bad", "open"]
 # No difference is significant with fewer rows: one large error decides an RMSE.
 MIN_ROWS_FOR_CLASSES, MIN_ROWS_FOR_TARGETS = 10, 30

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from l2i.fit.artifact import FitArtifact, FitRows, Mask, RowPreview
+from l2i.fit.artifact import FitArtifact, FitRows, Floats, Mask, RowPreview
 from l2i.fit.formatting import format_percent, format_significant, pluralize, truncate_text
 from l2i.fit.impute import MAX_RELATIVE_STD, MIN_CONFIDENCE, Imputations
 from l2i.fit.report.charts import (
@@ -20,7 +20,7 @@ from l2i.fit.report.charts import (
     draw_reliability,
     draw_scatter,
 )
-from l2i.fit.report.comparison import Floats, mask_known_labels
+from l2i.fit.report.comparison import mask_known_labels
 
 NUM_RELIABILITY_BINS, NUM_HISTOGRAM_BINS = 10, 20
 GAUSSIAN_COVERAGE = {1: 0.683, 2: 0.954}  # shares of Gaussian errors within so many spreads

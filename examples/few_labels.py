@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
 from l2i import L2IClassifier, L2IRegressor
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 
 LABELS = {"digits": 4, "wine": 3, "breast_cancer": 5, "iris": 3}  # a class
 TARGETS = {"diabetes": 40, "linnerud": 8}  # labelled rows
@@ -131,7 +131,7 @@ def main(*arguments: str) -> None:
                 partial(measured, name, label, make)(seed) for seed in range(FIRST, FIRST + seeds)
             ]
             print(
-                f"  {label:24} {mean_stderr(f for f, _ in actual):>14} "
+                f"  {label:24} {format_mean_stderr(f for f, _ in actual):>14} "
                 f"{mean(s for _, s in actual):8.1f}",
                 flush=True,
             )

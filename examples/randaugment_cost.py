@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from l2i.data.transforms.randaugment import apply_randaugment
 from l2i.models.base import ModelConfig
-from l2i.models.resnet import wide_resnet
+from l2i.models.resnet import build_wide_resnet
 
 
 def milliseconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:
@@ -30,9 +30,9 @@ def main(batch: int = 64, repeats: int = 5) -> None:
     torch.set_num_threads(1)
     generator = torch.Generator(device).manual_seed(0)
     levels = torch.randint(256, (batch, 3, 32, 32), generator=generator, device=device).float()
-    model = wide_resnet((3, 32, 32), 10, ModelConfig(name="wide-resnet", depth=28, width=2)).to(
-        device
-    )
+    model = build_wide_resnet(
+        (3, 32, 32), 10, ModelConfig(name="wide-resnet", depth=28, width=2)
+    ).to(device)
     y = torch.arange(batch, device=device) % 10
     augmenting = milliseconds(lambda: apply_randaugment(levels, 2, generator), device, 4 * repeats)
     step = milliseconds(lambda: F.cross_entropy(model(levels / 255), y).backward(), device, repeats)

@@ -21,8 +21,8 @@ import torch
 from l2i import Trainer, replace
 from l2i.config import Run
 from l2i.data.samples import Splits
-from l2i.experiments.formatting import mean_stderr
-from l2i.training.checkpoint import latest_valid
+from l2i.experiments.formatting import format_mean_stderr
+from l2i.training.checkpoint import load_latest_checkpoint
 from l2i.training.diagnostics import measure_outer_update
 from l2i.training.run_dir import read_run
 from l2i.training.setup import load_splits
@@ -46,7 +46,7 @@ def unseen(splits: Splits) -> Splits:
 
 def changes(folder: Path, run: Run, splits: Splits, looks: int) -> dict[str, list[float]]:
     """What updates do to both costs, in per cent, at the last `looks` batches of a run."""
-    tensors, meta = latest_valid(folder / "checkpoints")
+    tensors, meta = load_latest_checkpoint(folder / "checkpoints")
     with closing(Trainer(run, splits=splits, expected_state=tensors)) as trainer:
         trainer.load_state_dict(tensors)
         rows = [
@@ -83,7 +83,7 @@ def main() -> None:
             asked.folder, this, splits if held == "labeled" else unseen(splits), asked.looks
         )
         printed = ", ".join(
-            f"{cost} {mean_stderr(values, decimals=3)} %" for cost, values in actual.items()
+            f"{cost} {format_mean_stderr(values, decimals=3)} %" for cost, values in actual.items()
         )
         print(f"{run.name}, hold-out {held}, through {through}: {printed}", flush=True)
         if asked.json is not None:

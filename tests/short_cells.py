@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from statistics import mean
 
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 from l2i.experiments.plots import compute_cost_change as change_of
 from l2i.experiments.plots import select_probes
 from l2i.training.metrics import MetricRow, parse_metrics
@@ -55,7 +55,7 @@ def gain(
     ours, theirs = metric_values(place, cell), metric_values(beside or place, baseline)
     paired = [ours[seed] - theirs[seed] for seed in ours if seed in theirs and seed < seeds]
     assert len(paired) > 1
-    return mean_stderr(paired, sign="+").replace("-", "−")
+    return format_mean_stderr(paired, sign="+").replace("-", "−")
 
 
 def looked(cell: str) -> list[list[MetricRow]]:
@@ -70,7 +70,7 @@ def mean_at(cell: str, look: int, column: str) -> float:
 
 
 def change(place: Path, cell: str, cost: str) -> str:
-    return mean_stderr(changes(place, cell, cost), decimals=4, sign="+").replace("-", "−")
+    return format_mean_stderr(changes(place, cell, cost), decimals=4, sign="+").replace("-", "−")
 
 
 def changes(place: Path, cell: str, cost: str) -> list[float]:

@@ -11,7 +11,7 @@ from benchmarks.ablation.__main__ import run_command as run_ablation
 from benchmarks.ablation.grid import ARMS, PROBLEMS
 
 from l2i.cli import run_command
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 from l2i.training.evaluation import compute_final_metric, extract_curve
 from l2i.training.metrics import parse_metrics
 
@@ -47,7 +47,7 @@ def test_a_row_of_the_imdb_table_is_that_of_its_files(cell: str) -> None:
         if line.startswith(f"| `{cell}`")
     )
     cells = [part.strip() for part in row.strip("|").split("|")]
-    assert cells[1] == mean_stderr(metric_values(cell))
+    assert cells[1] == format_mean_stderr(metric_values(cell))
     assert cells[2] == ", ".join(f"{metric:.2f}" for metric in metric_values(cell))
     results = [json.loads(path.read_text()) for path in sorted(IMDB.glob(f"{cell}-seed*.json"))]
     assert cells[4] == f"{mean(r['steps_per_second'] for r in results):.0f}"
@@ -98,10 +98,8 @@ def test_the_exact_rule_stood_where_the_page_says() -> None:
         baseline = json.loads((AFLW / f"mean-teacher-91-seed{cut['seed']}.json").read_text())
         actual.append(best["test"])
         gains.append(best["test"] - baseline["metric"])
-    message = (
-        f"it stood at {mean_stderr(actual)} %, {mean_stderr(gains).replace('-', '−')} "
-        "against mean teacher"
-    )
+    gain = format_mean_stderr(gains).replace("-", "−")
+    message = f"it stood at {format_mean_stderr(actual)} %, {gain} against mean teacher"
     assert message in " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
 
 
@@ -226,7 +224,7 @@ def test_the_first_strength_for_tables_did_the_harm_that_the_page_says() -> None
         (ROOT / "results" / "breast-cancer-trials.jsonl").read_text(encoding="utf-8").splitlines()
     )
     actual = {(line["arm"], line["seed"]): line["metric"] for line in map(json.loads, lines)}
-    harm = mean_stderr(actual["l2i", seed] - actual["baseline", seed] for seed in range(8))
+    harm = format_mean_stderr(actual["l2i", seed] - actual["baseline", seed] for seed in range(8))
     assert f"problem was {harm} points *worse*" in " ".join(
         (ROOT / "docs/study.md").read_text(encoding="utf-8").split()
     )

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from l2i.cli import run_command
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 from l2i.experiments.plots import select_probes
 from l2i.training.metrics import parse_metrics
 from short_cells import (
@@ -94,7 +94,7 @@ def test_unseen_hold_out_samples_are_what_the_page_says_of_them() -> None:
     }
     for line in lines:
         cells = [
-            mean_stderr(line[cost], decimals=3, sign="+").replace("-", "−")
+            format_mean_stderr(line[cost], decimals=3, sign="+").replace("-", "−")
             for cost in ("C^H", "test cost")
         ]
         assert (

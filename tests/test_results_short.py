@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 from l2i.experiments.plots import select_probes
 from l2i.training.evaluation import compute_final_metric, extract_curve
 from l2i.training.metrics import parse_metrics
@@ -89,7 +89,7 @@ def test_the_gains_are_those_of_the_files() -> None:
 def test_the_readme_has_the_pairs(name: str) -> None:
     place, method, labels = PAIRS[name]
     base, ours = (
-        mean_stderr(metric_values(place, f"{method}{mark}-{labels}").values())
+        format_mean_stderr(metric_values(place, f"{method}{mark}-{labels}").values())
         for mark in ("", "-l2i")
     )
     difference = gain(place, f"{method}-l2i-{labels}", f"{method}-{labels}")
@@ -129,7 +129,8 @@ def test_what_was_tried_is_that_of_its_files() -> None:
         and "C^H is twice as high at first" in page
     )
     assert (
-        f"{mean_stderr(metric_values(AHEAD, 'mean-teacher-l2i-250').values())} on seeds 0 and 1, "
+        f"{format_mean_stderr(metric_values(AHEAD, 'mean-teacher-l2i-250').values())} "
+        "on seeds 0 and 1, "
         f"{ahead} against" in page
     )
     trials = [
@@ -170,7 +171,7 @@ def test_statistics_of_its_own_are_what_the_page_says_of_them() -> None:
         gain(place, name.format("-l2i"), name.format(""), seeds=2) for place, name in pairs.items()
     ]
     under = [
-        mean_stderr(metric_values(place, "fixmatch-l2i-paper-250").values()).split()[0]
+        format_mean_stderr(metric_values(place, "fixmatch-l2i-paper-250").values()).split()[0]
         for place in (OLD_TEN, TEN)
     ]
     assert (

@@ -85,3 +85,21 @@ def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
 def test_every_tutorial_is_named_in_the_reference() -> None:
     linked = set(LINK.findall((ROOT / "docs" / "own-data.md").read_text()))
     assert {f"tutorials/{page.name}" for page in TUTORIALS} <= linked
+
+
+def test_the_method_in_contributing_passes_the_type_checker(tmp_path: Path) -> None:
+    blocks = [content for kind, content in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text())]
+    path = tmp_path / "entropy_weighted.py"
+    path.write_text(next(content for content in blocks if "(Method):" in content))
+    assert len(path.read_text().splitlines()) < 40
+    options = [
+        "--strict",
+        "--cache-dir",
+        str(tmp_path),
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout

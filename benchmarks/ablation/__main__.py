@@ -187,7 +187,7 @@ def train_missing(names: list[str], options: StudyOptions) -> None:
         else:
             training_dynamics(ablation, seeds)
     print(
-        f"Kept in {options.save_results}; '{PROG} --load-results {options.save_results}' shows it."
+        f"Saved to {options.save_results}; '{PROG} --load-results {options.save_results}' shows it."
     )
 
 

@@ -29,7 +29,7 @@ from benchmarks.ablation.runner import find_nearest_step
 from benchmarks.ablation.store import Record
 from rich.console import Console
 
-from l2i.experiments.formatting import mean_stderr, print_rows, render_markdown
+from l2i.experiments.formatting import format_mean_stderr, print_rows, render_markdown
 from l2i.experiments.plots import CHANGE_DESCRIPTION, format_mean_change
 
 ARM_LABELS: dict[Arm, str] = {
@@ -108,7 +108,8 @@ def format_slowdown(slowdown: float | None) -> str:
 def format_metrics(metrics: SeedMetrics, digits: int) -> str:
     """A mean, and how many runs diverged."""
     return append_diverged(
-        metrics, mean_stderr(drop_diverged(metrics), digits) if drop_diverged(metrics) else ""
+        metrics,
+        format_mean_stderr(drop_diverged(metrics), digits) if drop_diverged(metrics) else "",
     )
 
 
@@ -116,7 +117,7 @@ def format_gain(ours: SeedMetrics, theirs: SeedMetrics, digits: int) -> str:
     """A paired difference, where there are pairs, and how many where some runs diverged."""
     paired = compute_differences(ours, theirs)
     pair_note = f" ({len(paired)} pair{'s' * (len(paired) > 1)})" if len(paired) < len(ours) else ""
-    return mean_stderr(paired, digits, sign="+") + pair_note if paired else MISSING_VALUE
+    return format_mean_stderr(paired, digits, sign="+") + pair_note if paired else MISSING_VALUE
 
 
 def format_ranges(numbers: list[int]) -> str:
@@ -207,7 +208,7 @@ def format_setting_change(
     if name == BASELINE_SETTING:
         return f"{format_metrics(base, result.digits)} ({format_seed_count(len(base))})"
     percents = compute_percent_changes(ours, base, base)
-    cell = mean_stderr(percents, 1, sign="+") if percents else ""
+    cell = format_mean_stderr(percents, 1, sign="+") if percents else ""
     seed_note = f" ({format_seed_count(len(ours))})" if len(ours) != len(base) else ""
     return (append_diverged(ours, cell) or MISSING_VALUE) + seed_note
 

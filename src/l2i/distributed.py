@@ -31,7 +31,7 @@ class ProcessGroup:
     size: int = 1
     rank: int = 0
     local_rank: int = 0
-    """Number on this machine, and so that of its GPU."""
+    """Rank on this machine, which is also the index of its GPU."""
     device_group: dist.ProcessGroup | None = None
     """Sends tensors on the device."""
     host_group: dist.ProcessGroup | None = None
@@ -45,11 +45,11 @@ class ProcessGroup:
 
     @property
     def supports_cuda_graph(self) -> bool:
-        """Whether CUDA graphs can capture the messages."""
+        """Whether CUDA graphs can capture the collectives."""
         return self.device_group is None or dist.get_backend(self.device_group) == "nccl"
 
     def all_reduce(self, values: Tensor) -> Tensor:
-        """Sum over the processes, in place: one message, the same bits in every process."""
+        """Sum over the processes, in place: one collective, the same bits in every process."""
         if self.device_group is not None:
             dist.all_reduce(values, group=self.device_group)
         return values
@@ -66,11 +66,11 @@ class ProcessGroup:
         return norm
 
     def rescale_local_grad(self, derivative: Tensor) -> Tensor:
-        """Turn a derivative of the mean over local samples into one over those of all processes."""
+        """Turn a derivative of the local mean into one of the mean over all processes' samples."""
         return derivative if self.size == 1 else derivative / self.size
 
     def average_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Average named tensors over the processes, in one message per type."""
+        """Average named tensors over the processes, in one collective per type."""
         if self.device_group is None:
             return tensors
         averaged: dict[str, Tensor] = {}
@@ -148,14 +148,14 @@ def current_group() -> ProcessGroup:
 def sample_uniform(
     shape: Shape, generator: Generator, *, dim: int = 0, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Sample from [0, 1); the samples of the batch are counted in `dim`."""
+    """Sample from [0, 1); `dim` is the batch dimension."""
     shape = _global_shape(shape, dim)
     drawn = torch.rand(shape, generator=generator, device=generator.device, dtype=dtype)
     return current_group().shard(drawn, dim)
 
 
 def sample_integers(high: int, shape: Shape, generator: Generator, *, dim: int = 0) -> Tensor:
-    """Sample from 0 to `high` - 1; the samples of the batch are counted in `dim`."""
+    """Sample from 0 to `high` - 1; `dim` is the batch dimension."""
     shape = _global_shape(shape, dim)
     drawn = torch.randint(high, shape, generator=generator, device=generator.device)
     return current_group().shard(drawn, dim)

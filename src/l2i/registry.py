@@ -6,7 +6,7 @@ from typing import Any
 
 from l2i.errors import InputError
 
-MAX_NAMES_SHOWN = 12  # in an error message
+MAX_CHOICES_SHOWN = 12  # in an error message
 
 
 def make_unknown_error(
@@ -14,8 +14,8 @@ def make_unknown_error(
 ) -> InputError:
     """Return the error for an unknown name, with the closest valid one."""
     matches = get_close_matches(name, valid_names, n=1)
-    suffix = ", …" if len(valid_names) > MAX_NAMES_SHOWN else ""
-    choices = ", ".join(valid_names[:MAX_NAMES_SHOWN]) + suffix
+    suffix = ", …" if len(valid_names) > MAX_CHOICES_SHOWN else ""
+    choices = ", ".join(valid_names[:MAX_CHOICES_SHOWN]) + suffix
     hint = f"perhaps you meant '{matches[0]}'" if matches else f"choose one of {choices}"
     return InputError(f"unknown {kind} '{name}'; {hint} ('{help_command}' shows all)")
 

@@ -228,7 +228,7 @@ def test_a_damaged_file_is_named_in_one_line(
         ),
         (
             (DIGITS, "--save-results", "file"),
-            "file cannot be a folder (File exists); give another --save-results",
+            "file cannot be a folder (File exists); choose a different --save-results",
         ),
         ((DIGITS, "--seeds", "3"), "--seeds takes FIRST:LAST, as 0:8 for the seeds 0 to 7"),
         ((DIGITS, "--seeds", "3:3"), "--seeds takes FIRST:LAST"),

@@ -16,7 +16,7 @@ from benchmarks.ablation.grid import (
 )
 from PIL import Image
 
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 
 WITHOUT = "what it is compared with: without L2I"
 ONE, THREE, ENTROPY = "ρ constant: ρ 1", "ρ constant: ρ 3", "labels and distance: cross-entropy"
@@ -241,7 +241,7 @@ def test_settings_are_set_against_the_run_without_l2i(folder: Path, ablation: Ca
         ["what it is compared with", "digits-fixmatch", "friedman-mean-teacher"],
         ["without L2I", "15.00 ± 5.00 (2 seeds)", "0.500 (1 seed)"],
     ]
-    ours = mean_stderr([100 * (9 - 10) / 15, 100 * (21.5 - 20) / 15], 1, "+")
+    ours = format_mean_stderr([100 * (9 - 10) / 15, 100 * (21.5 - 20) / 15], 1, "+")
     assert ours == "+1.7 ± 8.3"
     assert said.table("settings", 1) == [
         ["ρ constant", "digits-fixmatch", "friedman-mean-teacher"],

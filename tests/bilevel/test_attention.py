@@ -14,7 +14,7 @@ from l2i.bilevel import Problem, exact, finite_difference, last_layer, unrolled
 from l2i.bilevel.forward_mode import has_dropout, use_math_attention, use_same_attention
 from l2i.data.batch import Batch, Labeled, Unlabeled
 from l2i.models.base import ModelConfig
-from l2i.models.text_encoder import TextEncoder, encoder
+from l2i.models.text_encoder import TextEncoder, build_text_encoder
 from l2i.tasks import Classification
 from problems import FLOAT64, ToyProblem, method_named, relative
 
@@ -31,7 +31,7 @@ def bert(dropout: float = 0.0) -> TextEncoder:
         dropout=dropout,
         encoder_dropout=dropout,
     )
-    model = encoder((LENGTH,), 3, network).to(FLOAT64).train()
+    model = build_text_encoder((LENGTH,), 3, network).to(FLOAT64).train()
     with torch.no_grad():
         model.head.weight.mul_(20)  # else every output is much the same
     return model

@@ -20,7 +20,7 @@ from problems import FLOAT64, ToyProblem, problem
 SETTINGS = {"O": OutputLabels(), "L": LearnableLabels(normalized=True)}
 
 
-def outer_gradient(p: ToyProblem, step: OuterStep) -> dict[str, torch.Tensor]:
+def compute_outer_gradient(p: ToyProblem, step: OuterStep) -> dict[str, torch.Tensor]:
     return step(Problem(p.model, p.params, p.student(), p.impute(), p.c_h, eta=0.2)).gradient
 
 
@@ -35,7 +35,7 @@ def test_outer_step_leaves_parameters_running_stats_and_batch_untouched(
     before = {name: value.clone() for name, value in p.model.state_dict().items()}
     inputs = p.batch.unlabeled.weak.clone()
     step = OuterStep(hypergradient=getattr(l2i.bilevel, hypergradient), labels=SETTINGS[labels])
-    gradient = outer_gradient(p, step)
+    gradient = compute_outer_gradient(p, step)
     assert set(gradient) == set(p.params)
     assert norm(gradient) > 0
     assert all(torch.equal(before[name], value) for name, value in p.model.state_dict().items())
@@ -45,7 +45,7 @@ def test_outer_step_leaves_parameters_running_stats_and_batch_untouched(
 
 def test_output_labels_reach_the_parameters_by_backward_through_z() -> None:
     p = problem()
-    gradient = outer_gradient(p, OuterStep(hypergradient=exact))
+    gradient = compute_outer_gradient(p, OuterStep(hypergradient=exact))
     imputed = p.impute()
     d_z = exact(Problem(p.model, p.params, p.student(), imputed, p.c_h, eta=0.2))
     imputed.z.backward(d_z)
@@ -56,7 +56,7 @@ def test_output_labels_reach_the_parameters_by_backward_through_z() -> None:
 def test_learnable_labels_pull_the_student_to_the_moved_labels() -> None:
     p = problem()
     labels = LearnableLabels(label_lr=0.5, normalized=True)
-    gradient = outer_gradient(p, OuterStep(hypergradient=exact, labels=labels))
+    gradient = compute_outer_gradient(p, OuterStep(hypergradient=exact, labels=labels))
     imputed = p.impute().detach()
     d_z = exact(Problem(p.model, p.params, p.student(), imputed, p.c_h, eta=0.2))
     logits = imputed.z.log().requires_grad_()
@@ -81,8 +81,8 @@ def test_learnable_labels_stay_distributions_and_leave_the_given_labels_alone() 
 def test_hard_labels_can_be_learned_as_parameters_and_not_as_output() -> None:
     p = problem("fixmatch")
     with pytest.raises(InputError, match="use soft labels, or labels='learnable'"):
-        outer_gradient(p, OuterStep(hypergradient=exact))
-    gradient = outer_gradient(
+        compute_outer_gradient(p, OuterStep(hypergradient=exact))
+    gradient = compute_outer_gradient(
         p, OuterStep(hypergradient=exact, labels=LearnableLabels(normalized=True))
     )
     assert norm(gradient) > 0

@@ -20,8 +20,8 @@ from l2i.training.loader import (
     Loader,
     compute_beta_quantiles,
     derive_seed,
-    pick_rows,
-    pick_stream_rows,
+    sample_indices,
+    sample_stream_indices,
 )
 from problems import method_named
 
@@ -94,7 +94,7 @@ def test_a_batch_has_distinct_samples_where_there_are_enough() -> None:
     loader = make_loader()
     for step in range(20):
         loader.generator.manual_seed(step)
-        assert len(set(pick_rows(9, 6, loader.generator).tolist())) == 6
+        assert len(set(sample_indices(9, 6, loader.generator).tolist())) == 6
 
 
 def test_a_batch_larger_than_its_set_draws_with_replacement() -> None:
@@ -248,7 +248,7 @@ def test_image_files_are_drawn_as_if_they_were_held(tmp_path: Path, workers: int
     whole = loader.splits.to_inputs(held)
     for step in (0, 0, 1, 5):  # a rehearsal, the start, the next, and a run that goes on
         batch = loader.draw_batch(step)
-        rows = pick_stream_rows(step, part="labeled", count=len(held), size=3, seed=0)
+        rows = sample_stream_indices(step, part="labeled", count=len(held), size=3, seed=0)
         assert torch.equal(batch.labeled.x, whole[rows])
         assert torch.equal(batch.labeled.y, loader.splits.labeled.y[rows])
         assert batch.unlabeled.weak.shape == (4, 3, 12, 12)
@@ -334,7 +334,7 @@ def test_only_a_method_that_searches_gets_a_direction() -> None:
 
 def test_streamed_sets_are_drawn_apart_and_by_the_runs_seed() -> None:
     rows = [
-        pick_stream_rows(3, part=p, count=1000, size=50, seed=s)
+        sample_stream_indices(3, part=p, count=1000, size=50, seed=s)
         for p, s in (("labeled", 0), ("holdout", 0), ("labeled", 1))
     ]
     assert not torch.equal(rows[0], rows[1])
@@ -369,7 +369,7 @@ def test_all_that_is_random_depends_on_seed_and_step_alone(method: str) -> None:
 
 def test_samples_are_drawn_as_often_as_their_weights_say() -> None:
     weight = torch.tensor([1.0, 0.0, 3.0])
-    rows = pick_rows(3, 20_000, torch.Generator().manual_seed(0), weight)
+    rows = sample_indices(3, 20_000, torch.Generator().manual_seed(0), weight)
     assert (
         torch.bincount(rows, minlength=3)
         .div(20_000)
@@ -382,10 +382,10 @@ def test_samples_are_drawn_as_often_as_their_weights_say() -> None:
 
 def test_repeated_samples_are_drawn_like_one_of_their_weight() -> None:
     repeated = torch.tensor([0, 0, 0, 1, 2, 2])
-    one_by_one = pick_rows(
+    one_by_one = sample_indices(
         6, 50, torch.Generator().manual_seed(0), torch.ones(6, dtype=torch.float64)
     )
-    weighted = pick_rows(
+    weighted = sample_indices(
         3, 50, torch.Generator().manual_seed(0), torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)
     )
     assert torch.equal(repeated[one_by_one], weighted)
@@ -415,9 +415,11 @@ def test_a_run_draws_labelled_samples_by_weight() -> None:
 
 
 def test_processes_share_the_rows_of_a_streamed_set() -> None:
-    whole = pick_stream_rows(5, part="labeled", count=100, size=12, seed=3)
+    whole = sample_stream_indices(5, part="labeled", count=100, size=12, seed=3)
     shares = [
-        pick_stream_rows(5, part="labeled", count=100, size=12, seed=3, rank=index, world_size=3)
+        sample_stream_indices(
+            5, part="labeled", count=100, size=12, seed=3, rank=index, world_size=3
+        )
         for index in range(3)
     ]
     assert torch.equal(torch.stack(shares, dim=1).flatten(), whole)

@@ -9,7 +9,7 @@ from PIL import Image
 from formats import write_faces, write_imm, write_mtfl
 from l2i.data.datasets.faces import load_landmarks, load_small_faces
 from l2i.models.base import ModelConfig
-from l2i.models.tcdcn import tcdcn
+from l2i.models.tcdcn import build_tcdcn
 
 
 @pytest.mark.parametrize("write", [write_imm, write_mtfl, write_faces])
@@ -50,6 +50,6 @@ def test_each_face_is_resampled_as_pillow_does_it(tmp_path: Path) -> None:
 
 def test_the_network_for_landmarks_takes_them_and_nothing_smaller(tmp_path: Path) -> None:
     faces = load_small_faces(str(write_faces(tmp_path, train=3, test=2))).train.x.float()
-    assert tcdcn((1, 44, 44), 10, ModelConfig(name="tcdcn"))(faces).shape == (3, 10)
+    assert build_tcdcn((1, 44, 44), 10, ModelConfig(name="tcdcn"))(faces).shape == (3, 10)
     with pytest.raises(ValueError, match="at least 44 pixels"):
-        tcdcn((1, 43, 44), 10, ModelConfig(name="tcdcn"))
+        build_tcdcn((1, 43, 44), 10, ModelConfig(name="tcdcn"))

@@ -52,7 +52,7 @@ def digits(method: str, **l2i: object) -> Run:
     run = replace(
         recipes.get(f"digits/{method}-l2i-40"), device="cpu", precision="float64", l2i=l2i
     )
-    settings = {"threshold": 0.13} if method in ("fixmatch", "pseudo-label", "uda") else {}
+    settings = {"threshold": 0.13} if hasattr(run.method, "threshold") else {}
     settings |= {"annealing": "linear"} if method == "uda" else {}
     return replace(run, method=settings | {"rampup": 0}, batch=BATCH, steps=STEPS)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from launch import ENVIRONMENT, command, run
 
-from l2i.training.checkpoint import latest_valid, list_checkpoints
+from l2i.training.checkpoint import list_checkpoints, load_latest_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ TRAIN = ["-m", "l2i", "train", "digits", *SHORT, *SMALL]
 
 
 def state_of(folder: Path) -> dict[str, torch.Tensor]:
-    return latest_valid(folder / "checkpoints")[0]
+    return load_latest_checkpoint(folder / "checkpoints")[0]
 
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
@@ -104,7 +104,7 @@ def test_a_stop_is_agreed_on_and_the_run_goes_on(tmp_path: Path) -> None:
         going.send_signal(signal.SIGTERM)
         printed = going.communicate(timeout=60)[1]
     assert printed.count("the same command resumes from there") == 1
-    stopped = latest_valid(tmp_path / "checkpoints")[1]["step"]
+    stopped = load_latest_checkpoint(tmp_path / "checkpoints")[1]["step"]
     assert f"stopped at step {stopped}" in printed
 
 

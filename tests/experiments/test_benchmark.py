@@ -21,7 +21,7 @@ from l2i.experiments.benchmark.roofline import Ceilings, Work, WorkCounter, coun
 from l2i.experiments.benchmark.timing import Memory, StepTimes, get_outer_period
 from l2i.experiments.options import BenchOptions
 from l2i.models.base import ModelConfig
-from l2i.models.tcdcn import tcdcn
+from l2i.models.tcdcn import build_tcdcn
 from l2i.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
@@ -233,7 +233,7 @@ def test_checkpoints_are_timed_with_and_without(capsys: pytest.CaptureFixture[st
     assert printed["cost"] == 1 - median(
         a / b for a, b in zip(printed["ms_without"], printed["ms_with"], strict=True)
     )
-    parameters = sum(p.numel() for p in tcdcn((1, 60, 60), 10, ModelConfig()).parameters())
+    parameters = sum(p.numel() for p in build_tcdcn((1, 60, 60), 10, ModelConfig()).parameters())
     assert printed["mib"] * 2**20 > 3 * FLOAT * parameters  # the model, its average and a moment
 
 

@@ -8,7 +8,7 @@ import torch
 from formats import write_faces
 from l2i import InputError, Trainer, recipes, replace
 from l2i.experiments.compare import compare, plan_runs
-from l2i.experiments.formatting import columns_to_rows, mean_stderr, render_markdown
+from l2i.experiments.formatting import columns_to_rows, format_mean_stderr, render_markdown
 from l2i.experiments.options import CompareOptions, DataLocation
 from l2i.experiments.results import ComparisonRow, build_rows
 from l2i.experiments.table import (
@@ -22,12 +22,12 @@ from l2i.training.run_dir import Result
 
 
 def test_a_mean_comes_with_its_standard_error() -> None:
-    assert mean_stderr([1.0, 2.0, 6.0]) == "3.00 ± 1.53"
-    assert mean_stderr([-1.0, 2.0], decimals=1, sign="+") == "+0.5 ± 1.5"
+    assert format_mean_stderr([1.0, 2.0, 6.0]) == "3.00 ± 1.53"
+    assert format_mean_stderr([-1.0, 2.0], decimals=1, sign="+") == "+0.5 ± 1.5"
 
 
 def test_one_value_has_no_error() -> None:
-    assert mean_stderr([4.25], decimals=1) == "4.2"
+    assert format_mean_stderr([4.25], decimals=1) == "4.2"
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from formats import write_faces
 from l2i.cli import run_command
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 
 CELLS = ("sl-91", "mean-teacher-91", "mean-teacher-l2i-91")
 LINES = ("sl-91", "mean-teacher-91", "mean-teacher-91-longer", "mean-teacher-l2i-91")
@@ -120,7 +120,7 @@ def test_what_was_kept_gives_the_same_table_without_data(
     said = l2i("compare", "aflw", "--load-results", folder / "results" / within)
     assert said.code == 0, said.err
     assert said.out == printed.replace(
-        f"Kept in {folder}/runs/aflw.json, the results in {folder}/results.\n", ""
+        f"Saved to {folder}/runs/aflw.json, the results in {folder}/results.\n", ""
     )
     assert "mean-face" in said.out and "2 seeds" in said.out
     assert sorted(folder.rglob("*")) == before
@@ -140,7 +140,7 @@ def test_a_markdown_table_has_the_figures_of_the_files(results: Path, l2i: Call)
         for line in LINES
     }
     for line, runs in actual.items():
-        assert said.rows[line][0] == mean_stderr(each["metric"] for each in runs)
+        assert said.rows[line][0] == format_mean_stderr(each["metric"] for each in runs)
         assert said.rows[line][4] == "2"
         assert float(said.rows[line][6]) == pytest.approx(
             sum(each["seconds"] for each in runs) / 2, abs=0.051
@@ -148,7 +148,7 @@ def test_a_markdown_table_has_the_figures_of_the_files(results: Path, l2i: Call)
     ours = [each["metric"] for each in actual["mean-teacher-l2i-91"]]
     for column, other in enumerate(("mean-teacher-91", "mean-teacher-91-longer"), start=2):
         theirs = [each["metric"] for each in actual[other]]
-        gain = mean_stderr((a - b for a, b in zip(ours, theirs, strict=True)), sign="+")
+        gain = format_mean_stderr((a - b for a, b in zip(ours, theirs, strict=True)), sign="+")
         assert said.rows["mean-teacher-l2i-91"][column] == gain
     assert "Δ: a cell minus its baseline" in said.err
 
@@ -225,7 +225,7 @@ def test_lines_may_have_different_numbers_of_seeds(results: Path, l2i: Call) -> 
     )
     assert said.rows["mean-teacher-l2i-91"][2] == f"{ours - base:+.2f}"
     pair = "aflw/mean-teacher-l2i-91 and aflw/mean-teacher-91, of 1 and 2 seeds"
-    assert f"Mind that {pair}, share 1: Δ is over that one." in said.err
+    assert f"Warning: {pair}, share 1: Δ is over that one." in said.err
     assert " seeds " in l2i("compare", "aflw", "--load-results", results).out
 
 
@@ -308,7 +308,7 @@ def test_a_file_that_is_not_what_it_should_be_is_named(
         (
             ("--steps", "4"),
             f"{SL} is of 3 steps, and 4 are asked for; give --steps 3, "
-            "or give another --save-results",
+            "or choose a different --save-results",
         ),
         (("--steps", "4", "--dry-run"), f"{SL} is of 3 steps"),
         (("--dry-run", "--markdown"), "--markdown does not go with --dry-run"),

@@ -8,7 +8,7 @@ import pytest
 from l2i import recipes, replace
 from l2i.cli import run_command
 from l2i.experiments.results import format_setting_overrides
-from l2i.training.run_dir import Result, flat_settings
+from l2i.training.run_dir import Result, flatten_settings
 
 ROOT = Path(__file__).parents[2]
 SHORT = [
@@ -100,7 +100,7 @@ def test_settings_tell_nothing_of_the_machine() -> None:
     run = replace(
         recipes.get("imdb/uda-20"), model={"weights": "/home/me/minilm"}, data={"root": "/x"}
     )
-    printed = flat_settings(
+    printed = flatten_settings(
         replace(run, data={"text": replace(run.data.text, paraphrases="/home/me/said.jsonl")})
     )
     assert (printed["model.weights"], printed["data.text.paraphrases"]) == ("minilm", "said.jsonl")
@@ -113,6 +113,6 @@ def test_settings_tell_nothing_of_the_machine() -> None:
 def test_the_runs_in_minutes_are_of_their_recipes(path: Path) -> None:
     result = Result(**json.loads(path.read_text()))
     assert (
-        result.settings == flat_settings(recipes.get(result.name))
+        result.settings == flatten_settings(recipes.get(result.name))
         and format_setting_overrides(result) == ""
     )

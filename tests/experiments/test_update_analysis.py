@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from l2i.cli import run_command
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 from l2i.experiments.plots import (
     choose_decimals,
     compute_cost_change,
@@ -94,7 +94,7 @@ def test_a_row_holds_what_the_runs_measured(
     for heading, cost in (("C^H", "c_h"), ("the test cost", "test_cost")):
         changes = [look[f"{cost}_after"] - look[f"{cost}_before"] for run in ours for look in run]
         lower = 100 * sum(change < 0 for change in changes) / 6
-        told_change = mean_stderr(changes, decimals=choose_decimals(changes), sign="+")
+        told_change = format_mean_stderr(changes, decimals=choose_decimals(changes), sign="+")
         assert row[f"change of {heading}"] == f"{told_change}, {lower:.0f} %"
     assert row["labels wrong (%)"] == f"{mean(run[-1]['pseudo_label_error'] for run in ours):.1f}"
     assert (

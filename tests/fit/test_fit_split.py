@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
 from l2i import InputError
-from l2i.fit.candidates import count_label_changes, covariate_shift_auc, read_snapshots
+from l2i.fit.candidates import compute_covariate_shift_auc, count_label_changes, read_snapshots
 from l2i.fit.impute import fit_std_scale, fit_temperature
 from l2i.fit.split import MAX_EVAL_ROWS, assign_splits
 
@@ -157,23 +157,23 @@ def test_snapshots_are_read_in_order_and_none_from_beyond_the_last_step(tmp_path
 def test_rows_that_are_alike_cannot_be_told_apart_and_others_can() -> None:
     x = torch.randn(600, 5, generator=torch.Generator().manual_seed(0))
     blank = np.arange(600) % 3 > 0
-    assert covariate_shift_auc(x, blank, seed=0) == pytest.approx(0.5, abs=0.08)
+    assert compute_covariate_shift_auc(x, blank, seed=0) == pytest.approx(0.5, abs=0.08)
     moved = x + 2 * torch.from_numpy(blank)[:, None]
-    assert (covariate_shift_auc(moved, blank, seed=0) or 0) > 0.95
+    assert (compute_covariate_shift_auc(moved, blank, seed=0) or 0) > 0.95
     images = moved[:, :1, None, None].expand(600, 1, 12, 12).clamp(0, 8).mul(30).byte()
-    assert (covariate_shift_auc(images, blank, seed=0) or 0) > 0.8
-    assert covariate_shift_auc(x, np.arange(600) < 9, seed=0) is None
-    assert covariate_shift_auc(x, np.ones(600, dtype=bool), seed=0) is None
+    assert (compute_covariate_shift_auc(images, blank, seed=0) or 0) > 0.8
+    assert compute_covariate_shift_auc(x, np.arange(600) < 9, seed=0) is None
+    assert compute_covariate_shift_auc(x, np.ones(600, dtype=bool), seed=0) is None
 
 
 def test_texts_are_told_apart_by_which_tokens_they_have_not_by_where_or_by_their_numbers() -> None:
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 2000, (600, 24), generator=draw, dtype=torch.int32)
     blank = np.arange(600) % 3 > 0
-    assert covariate_shift_auc(ids, blank, seed=0) == pytest.approx(0.5, abs=0.1)
+    assert compute_covariate_shift_auc(ids, blank, seed=0) == pytest.approx(0.5, abs=0.1)
     turned = torch.where(torch.from_numpy(blank)[:, None], ids.sort(dim=1).values, ids)
-    assert covariate_shift_auc(turned, blank, seed=0) == pytest.approx(
-        covariate_shift_auc(ids, blank, seed=0)
+    assert compute_covariate_shift_auc(turned, blank, seed=0) == pytest.approx(
+        compute_covariate_shift_auc(ids, blank, seed=0)
     )
     ids[torch.from_numpy(blank), 7] = 1234
-    assert (covariate_shift_auc(ids, blank, seed=0) or 0) > 0.8
+    assert (compute_covariate_shift_auc(ids, blank, seed=0) or 0) > 0.8

@@ -187,7 +187,9 @@ def test_a_fit_without_its_tokenizer_is_refused_where_that_is_needed(
     assert "run/encoder cannot be read" in refused("predict", "run", "new.csv", cwd=tmp_path)
     shutil.rmtree(tmp_path / "run/encoder")
     line = refused("predict", "run", "new.csv", cwd=tmp_path)
-    assert "run/encoder is missing or damaged; restore it, or fit again in another --out" in line
+    assert (
+        "run/encoder is missing or damaged; restore it, or fit again with a different --out" in line
+    )
     works("impute", "run", cwd=tmp_path)
     works("report", "run", cwd=tmp_path)
 

@@ -269,7 +269,7 @@ def test_landmarks_must_be_whole_and_paths_there(tmp_path: Path) -> None:
 
 def test_a_thumbnail_is_the_image_at_most_96_pixels_wide(tmp_path: Path) -> None:
     source = read(class_folders(tmp_path), size=128)
-    sample = source.make_sample(0)
+    sample = source.make_preview(0)
     assert sample.png_base64 is not None and sample.fields is None
     image = Image.open(io.BytesIO(base64.b64decode(sample.png_base64)))
     assert (

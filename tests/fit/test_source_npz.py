@@ -127,7 +127,7 @@ def test_points_of_arrays_are_scaled_with_them(tmp_path: Path) -> None:
 def test_floats_have_thumbnails(tmp_path: Path) -> None:
     x = np.zeros((2, 8, 8))
     x[0, :, 4:] = 1
-    picture = arrays(tmp_path, x, np.arange(2)).make_sample(0).png_base64
+    picture = arrays(tmp_path, x, np.arange(2)).make_preview(0).png_base64
     image = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture or ""))))
     assert image.shape == (8, 8) and image[:, :4].max() == 0 and image[:, 4:].min() == 255
 
@@ -194,3 +194,9 @@ def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     for path in (tmp_path / "a.npz", written(tmp_path / "b.npz", "")):
         with pytest.raises(InputError, match=r"is damaged, or not an \.npz"):
             read(path)
+
+
+def test_numbers_that_resizing_takes_out_of_float32_are_refused(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).choice([-3.4e38, 3.4e38], size=(4, 9, 9)).astype(np.float32)
+    with pytest.raises(InputError, match="too large to be resized; give them in another unit"):
+        arrays(tmp_path, x, np.array([0, 1, -1, 0]), size=8)

@@ -249,10 +249,10 @@ def test_a_sample_shows_the_cells_cut(tmp_path: Path) -> None:
     ]
     path = written(tmp_path / "a.csv", "x,c,t,y\n" + "\n".join(rows) + "\n")
     source = read(path, "y", text=("t",), category=("c",))
-    fields = source.make_sample(1).fields
+    fields = source.make_preview(1).fields
     assert fields is not None and list(fields) == ["x", "c", "t"] and fields["x"] == "1.25"
     assert (len(fields["c"]), len(fields["t"])) == (200, 400) and fields["t"].endswith("…")
-    assert source.make_sample(4).fields == {"x": "2", "c": "d", "t": ""}
+    assert source.make_preview(4).fields == {"x": "2", "c": "d", "t": ""}
 
 
 def test_messages_and_notes_are_one_line_whatever_cells_and_names_hold(tmp_path: Path) -> None:

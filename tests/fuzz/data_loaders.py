@@ -46,7 +46,7 @@ ARRAYS = {**READ, **FRAME, "layout": "arrays", "dtype": "float32"}
 
 def read_csv(folder: Path, content: bytes) -> None:
     path = put(folder / "data.csv", content)
-    read_source(str(path), WAYS[way(content, len(WAYS))]).make_sample(0)
+    read_source(str(path), WAYS[way(content, len(WAYS))]).make_preview(0)
 
 
 def read_parquet(folder: Path, content: bytes) -> None:
@@ -55,16 +55,16 @@ def read_parquet(folder: Path, content: bytes) -> None:
         ReadOptions(target=("kind",)),
         ReadOptions(target=("size",), text=("kind",), category=("day",)),
     )
-    read_source(str(path), options[way(content, 2)]).make_sample(0)
+    read_source(str(path), options[way(content, 2)]).make_preview(0)
 
 
 def read_arrays(folder: Path, content: bytes) -> None:
     path = str(put(folder / "data.npz", content))
     match way(content, 3):
         case 0:
-            read_source(path, ReadOptions()).make_sample(0)
+            read_source(path, ReadOptions()).make_preview(0)
         case 1:
-            read_source(path, ReadOptions(landmarks="no", size=8)).make_sample(0)
+            read_source(path, ReadOptions(landmarks="no", size=8)).make_preview(0)
         case _:
             read_new(path, ARRAYS, None)
 

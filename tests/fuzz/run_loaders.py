@@ -21,8 +21,8 @@ from l2i.fit.preprocess import load_preprocessor
 from l2i.training.checkpoint import (
     compute_digest,
     get_checkpoint_path,
-    latest_valid,
     load_checkpoint,
+    load_latest_checkpoint,
 )
 from l2i.training.loading import evaluate_run, load_full_state, read_metric_rows
 from l2i.training.run_dir import read_result, read_run
@@ -44,7 +44,7 @@ def read_metrics(folder: Path, content: bytes) -> None:
 def read_checkpoint(folder: Path, content: bytes) -> None:
     path = put(get_checkpoint_path(folder / "checkpoints", 2), content)
     load_checkpoint(path)
-    latest_valid(path.parent)
+    load_latest_checkpoint(path.parent)
 
 
 def read_sealed(folder: Path, content: bytes) -> None:
@@ -92,7 +92,7 @@ def whole_checkpoint() -> tuple[dict[str, Any], dict[str, Any]]:
     """Tensors and meta of that run."""
     with TemporaryDirectory() as folder:
         prepare_run(Path(folder))
-        return latest_valid(Path(folder) / "checkpoints")
+        return load_latest_checkpoint(Path(folder) / "checkpoints")
 
 
 def prepare_run(folder: Path) -> None:

@@ -31,7 +31,7 @@ from l2i.kernels.conv_pool import (
     unpool_gradient,
 )
 from l2i.models.base import ModelConfig
-from l2i.models.tcdcn import tcdcn
+from l2i.models.tcdcn import build_tcdcn
 from problems import relative
 
 CHANNELS_LAST = {"memory_format": torch.channels_last}
@@ -276,7 +276,7 @@ def test_ties_limits_and_what_is_no_number_go_as_in_pytorch() -> None:
 def test_tcdcn_is_as_near_to_the_cpus_as_pytorchs_kernels(
     bf16: bool, exact_convolutions: None
 ) -> None:
-    model, x = tcdcn((1, 60, 60), 10, ModelConfig(name="tcdcn")), torch.rand(64, 1, 60, 60)
+    model, x = build_tcdcn((1, 60, 60), 10, ModelConfig(name="tcdcn")), torch.rand(64, 1, 60, 60)
 
     def results(device: str) -> tuple[Tensor, ...]:
         with torch.autocast(

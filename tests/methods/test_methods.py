@@ -45,6 +45,18 @@ def test_student_inputs_are_free_of_z_and_its_cost_depends_on_it(method: str, ta
 
 
 @pytest.mark.parametrize(("method", "task"), imputing_methods())
+def test_a_method_draws_nothing_and_detaches_its_weights(method: str, task: str) -> None:
+    p = problem(method, task)
+    net, state = lookahead(p.model, p.params), torch.get_rng_state()
+    imputed = p.impute()
+    for student in (p.student(), p.supervised()):
+        student.cost_of(net, imputed)
+    p.method.extra_cost(p.task, net, p.batch)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert imputed.weight.shape == imputed.z.shape[:1] and not imputed.weight.requires_grad
+
+
+@pytest.mark.parametrize(("method", "task"), imputing_methods())
 def test_no_gradient_reaches_the_labels_in_the_base_step(method: str, task: str) -> None:
     p = problem(method, task)
     net = lookahead(p.model, p.params)

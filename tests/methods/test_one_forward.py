@@ -105,7 +105,7 @@ def test_the_trainer_takes_one_backward_and_moves_statistics_once(name: str) -> 
         trainer.task,
         trainer.loader.draw_batch(0),
     )
-    got = trainer.base_gradient(batch, 0)
+    got = trainer.compute_base_gradient(batch, 0)
     u = batch.unlabeled
     f = model(torch.cat([batch.labeled.x, u.weak, u.strong]))
     labelled, weak, strong = f.split([len(batch.labeled.x), len(u.weak), len(u.strong)])
@@ -138,7 +138,9 @@ def test_the_outer_step_is_the_same(unlabeled: int) -> None:
     trainers = [
         outer_trainer(one_forward=each, unlabeled=unlabeled, share=False) for each in (False, True)
     ]
-    actual = [trainer.outer_gradient(trainer.loader.draw_batch(0), 0) for trainer in trainers]
+    actual = [
+        trainer.compute_outer_gradient(trainer.loader.draw_batch(0), 0) for trainer in trainers
+    ]
     torch.testing.assert_close(*actual, rtol=1e-10, atol=1e-15)
 
 

@@ -22,11 +22,11 @@ from l2i.models.huggingface import save_text_config as save
 from l2i.models.text_encoder import (
     TextEncoder,
     build_empty_encoder,
-    encoder,
+    build_text_encoder,
     get_max_tokens,
     resolve_pooling,
 )
-from l2i.training.optimizer import layerwise_lr_scales
+from l2i.training.optimizer import compute_layerwise_lr_scales
 from tiny_encoder import tiny_encoder
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -88,7 +88,9 @@ def test_loading_prints_nothing_but_that_the_hub_is_asked(
     announce_hub_lookup.cache_clear()
     load_tokenizer(str(tiny))
     load_config(str(tiny))
-    encoder((8,), 2, network(tiny)).train()(torch.ones(2, 8, dtype=torch.long)).sum().backward()
+    build_text_encoder((8,), 2, network(tiny)).train()(
+        torch.ones(2, 8, dtype=torch.long)
+    ).sum().backward()
     save(str(tiny), tiny)
     for name in ("no-such-name", "nobody/no-such-name"):
         with pytest.raises(InputError):
@@ -144,7 +146,7 @@ def test_the_same_seed_gives_the_same_head_and_the_body_is_that_of_the_file(made
     models = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        models.append(encoder((8,), 2, network(made)))
+        models.append(build_text_encoder((8,), 2, network(made)))
     first, same, other = (
         [p.detach() for p in (m.head.weight, m.body.pooler.dense.weight)] for m in models
     )
@@ -169,7 +171,7 @@ def test_what_a_fit_keeps_reads_texts_as_the_weights_did(tiny: Path, tmp_path: P
     (tmp_path / "kept").mkdir()
     save(str(tiny), tmp_path / "kept")
     model, blank = (
-        encoder((8,), 2, network(tiny)).eval(),
+        build_text_encoder((8,), 2, network(tiny)).eval(),
         build_empty_encoder(2, network(tmp_path / "kept")).eval(),
     )
     blank.load_state_dict(model.state_dict())
@@ -185,7 +187,7 @@ def test_what_a_fit_keeps_reads_texts_as_the_weights_did(tiny: Path, tmp_path: P
 @pytest.mark.parametrize("name", LAYERED)
 def test_each_layer_has_its_share_of_the_learning_rate(tmp_path: Path, name: str) -> None:
     model = TextEncoder(load_body(network(saved(tmp_path, name))), 2, network(tmp_path))
-    shares = layerwise_lr_scales([key for key, _ in model.named_parameters()], 0.5)
+    shares = compute_layerwise_lr_scales([key for key, _ in model.named_parameters()], 0.5)
     for layer, wanted in (
         (".layer.0.", 0.25),
         (".layer.1.", 0.5),
@@ -266,7 +268,7 @@ def test_a_spoilt_folder_says_what_to_do(
     act, wanted = SPOILT[spoil]
     act(tiny)
     with pytest.raises(InputError) as caught:
-        encoder((8,), 2, network(tiny))
+        build_text_encoder((8,), 2, network(tiny))
     message = str(caught.value)
     assert message.startswith((str(tiny), f"the weights of {tiny}"))
     assert wanted in message

@@ -13,7 +13,7 @@ from l2i.bilevel.head import Head
 from l2i.bilevel.problem import Imputed, Student
 from l2i.errors import InputError
 from l2i.models.base import ModelConfig
-from l2i.models.text_encoder import TextEncoder, encoder
+from l2i.models.text_encoder import TextEncoder, build_text_encoder
 from problems import FLOAT64, relative
 from tiny_encoder import tiny_encoder
 
@@ -54,7 +54,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 def build(weights: str, length: int = 16, **changed: object) -> TextEncoder:
     torch.manual_seed(0)
     network = ModelConfig(name="encoder", weights=weights, **changed)
-    model = encoder((length,), 3, network).to(FLOAT64).train()
+    model = build_text_encoder((length,), 3, network).to(FLOAT64).train()
     with torch.no_grad():
         model.head.weight.mul_(20)  # else every output is much the same
     return model

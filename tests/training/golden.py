@@ -25,11 +25,10 @@ CASES = [
 def run_of(method: str, labels: str) -> Run:
     cell = "digits/sl-40" if method == "supervised" else f"digits/{method}-l2i-40"
     settings = {"weight": 2.0, "rampup": 10}
-    if method in ("fixmatch", "pseudo-label", "uda"):
+    run = recipes.get(cell)
+    if hasattr(run.method, "threshold"):
         settings["threshold"] = 0.13  # some labels count from the first steps on
-    run = replace(
-        recipes.get(cell), device="cpu", precision="float64", l2i=LABELS[labels], method=settings
-    )
+    run = replace(run, device="cpu", precision="float64", l2i=LABELS[labels], method=settings)
     return replace(
         run, model={"name": "conv", "width": 4}, batch={"labeled": 8, "unlabeled": 8, "holdout": 8}
     )

@@ -11,7 +11,7 @@ from determinism import CASES, SAVED, STEPS, run_of
 from torch import Tensor
 
 from l2i import replace, train
-from l2i.training.checkpoint import latest_valid
+from l2i.training.checkpoint import load_latest_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def trained_elsewhere(
 
 def ended(folder: Path) -> tuple[dict[str, Tensor], bytes]:
     """The whole state at the end, and every figure on the way."""
-    tensors, meta = latest_valid(folder / "checkpoints")
+    tensors, meta = load_latest_checkpoint(folder / "checkpoints")
     assert meta["step"] == STEPS
     return tensors, (folder / "metrics.jsonl").read_bytes()
 

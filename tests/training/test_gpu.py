@@ -295,7 +295,7 @@ def test_the_outer_gradient_is_the_cpus(hypergradient: str) -> None:
             conv(device=device, precision="float64", l2i={"hypergradient": hypergradient})
         )
         there = tree_map_only(torch.Tensor, partial(torch.Tensor.to, device=device), batch)
-        gradients.append(trainer.outer_gradient(there, 0))
+        gradients.append(trainer.compute_outer_gradient(there, 0))
     for name, value in gradients[0].items():
         assert torch.allclose(value, gradients[1][name].cpu(), rtol=1e-6, atol=1e-10), name
 

@@ -82,7 +82,9 @@ def test_the_outer_gradient_is_the_cpus(hypergradient: str, reviews: Path) -> No
         trainer = Trainer(replace(run_of("uda-l2i", reviews, **changes), device=device))
         there = tree_map_only(torch.Tensor, partial(torch.Tensor.to, device=device), batch)
         actual.append(
-            torch.cat([g.flatten().cpu() for g in trainer.outer_gradient(there, 5).values()])
+            torch.cat(
+                [g.flatten().cpu() for g in trainer.compute_outer_gradient(there, 5).values()]
+            )
         )
     assert (actual[0] - actual[1]).norm() < 1e-5 * actual[0].norm()
 
@@ -95,7 +97,7 @@ def test_exact_meets_the_masks_of_the_inner_step(reviews: Path) -> None:
         outer_step = dataclasses.replace(trainer.outer_step, hypergradient=hypergradient)
         trainer.gradients.outer_step = outer_step
         torch.manual_seed(3)
-        gradient = trainer.outer_gradient(trainer.loader.draw_batch(5), 5)
+        gradient = trainer.compute_outer_gradient(trainer.loader.draw_batch(5), 5)
         actual.append(torch.cat([g.flatten() for g in gradient.values()]))
     assert (actual[0] - actual[1]).norm() < 1e-6 * actual[1].norm()
 
@@ -112,6 +114,6 @@ def test_bf16_keeps_the_direction_of_the_outer_gradient(
             "l2i": {"hypergradient": hypergradient},
         }
         trainer = Trainer(run_of("uda-l2i", reviews, **changes))
-        gradient = trainer.outer_gradient(trainer.loader.draw_batch(5), 5)
+        gradient = trainer.compute_outer_gradient(trainer.loader.draw_batch(5), 5)
         actual.append(torch.cat([g.flatten().double() for g in gradient.values()]))
     assert torch.cosine_similarity(*actual, dim=0) > least

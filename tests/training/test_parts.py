@@ -13,7 +13,12 @@ from l2i import recipes, replace
 from l2i.config import Optim
 from l2i.data.samples import Samples
 from l2i.errors import InputError, NonFiniteCost
-from l2i.training.checkpoint import latest_valid, list_checkpoints, load_checkpoint, save_checkpoint
+from l2i.training.checkpoint import (
+    list_checkpoints,
+    load_checkpoint,
+    load_latest_checkpoint,
+    save_checkpoint,
+)
 from l2i.training.ema import Teacher
 from l2i.training.evaluation import (
     compute_final_metric,
@@ -183,7 +188,7 @@ def test_checkpoints_keep_the_last_two(tmp_path: Path) -> None:
         "0000000010.safetensors",
         "0000000020.safetensors",
     ]
-    tensors, meta = latest_valid(tmp_path)
+    tensors, meta = load_latest_checkpoint(tmp_path)
     assert (tensors["w"].tolist(), meta) == ([20.0] * 3, {"step": 20})
 
 
@@ -194,15 +199,15 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     newest.write_bytes(newest.read_bytes()[:-50])
     assert load_checkpoint(newest) is None
     assert (
-        latest_valid(tmp_path)[1] == {"step": 10} and newest.exists()
+        load_latest_checkpoint(tmp_path)[1] == {"step": 10} and newest.exists()
     )  # others may look, and touch nothing
     printed: list[str] = []
-    assert latest_valid(tmp_path, printed.append)[1] == {"step": 10}
+    assert load_latest_checkpoint(tmp_path, printed.append)[1] == {"step": 10}
     assert printed == [f"{newest} is damaged; resuming from the one before it, of step 10"]
     assert newest.with_suffix(".damaged").exists() and not newest.exists()
     list_checkpoints(tmp_path)[0].write_bytes(b"nonsense")
     with pytest.raises(InputError, match="no whole checkpoint is left"):
-        latest_valid(tmp_path)
+        load_latest_checkpoint(tmp_path)
 
 
 def test_a_single_changed_byte_is_found(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from formats import write_faces
 from l2i import Run, Splits, Trainer, recipes, replace, train
 from l2i.data.transforms.image import Augment
-from l2i.training.diagnostics import ERROR_COLUMNS, pseudo_label_error, sample_unlabeled
+from l2i.training.diagnostics import ERROR_COLUMNS, measure_pseudo_label_error, sample_unlabeled
 
 COUNT = 300
 
@@ -53,7 +53,7 @@ def test_labels_above_and_below_the_threshold_are_counted_apart() -> None:
     parts = (wrong, above, wrong[above], wrong[~above])
     wanted = [100 * float(p.double().mean()) for p in parts]
     wanted[1] /= 100
-    assert pseudo_label_error(trainer) == dict(
+    assert measure_pseudo_label_error(trainer) == dict(
         zip(ERROR_COLUMNS, map(pytest.approx, wanted), strict=True)
     )
 
@@ -61,7 +61,7 @@ def test_labels_above_and_below_the_threshold_are_counted_apart() -> None:
 def test_a_teacher_is_asked_where_it_imputes() -> None:
     trainer = started("digits/mean-teacher-40")
     _, wrong = counted(trainer, trainer.teacher.model)
-    assert pseudo_label_error(trainer) == {
+    assert measure_pseudo_label_error(trainer) == {
         "pseudo_label_error": pytest.approx(100 * float(wrong.double().mean()))
     }
 
@@ -85,7 +85,7 @@ def test_batch_norm_takes_the_statistics_of_each_mini_batch_and_moves_none() -> 
         trainer.step(t)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     _, wrong = counted(trainer, trainer.model)  # in training mode
-    assert pseudo_label_error(trainer)["pseudo_label_error"] == pytest.approx(
+    assert measure_pseudo_label_error(trainer)["pseudo_label_error"] == pytest.approx(
         100 * float(wrong.double().mean())
     )
     assert all(
@@ -95,7 +95,7 @@ def test_batch_norm_takes_the_statistics_of_each_mini_batch_and_moves_none() -> 
 
 
 def test_a_mask_that_lets_nothing_through_leaves_no_number() -> None:
-    actual = pseudo_label_error(started("digits/fixmatch-40", threshold=1.0))
+    actual = measure_pseudo_label_error(started("digits/fixmatch-40", threshold=1.0))
     assert (
         actual["mask_rate_probe"] == 0
         and math.isnan(actual["pseudo_label_error_above_threshold"])
@@ -110,10 +110,10 @@ def test_nothing_is_told_where_the_truth_is_not_known(tmp_path: Path) -> None:
     )
     run = replace(recipes.get("digits/pseudo-label-40"), device="cpu", probe_samples=10)
     plain = {"weak": Augment(), "strong": Augment()}
-    assert pseudo_label_error(Trainer(replace(run, data=plain), splits=own)) == {}
+    assert measure_pseudo_label_error(Trainer(replace(run, data=plain), splits=own)) == {}
     for cell in ("digits/sl-40", "digits/fixmatch-40"):
         assert (
-            pseudo_label_error(
+            measure_pseudo_label_error(
                 Trainer(
                     replace(
                         recipes.get(cell), device="cpu", probe_samples=10 * (cell == "digits/sl-40")
@@ -125,7 +125,9 @@ def test_nothing_is_told_where_the_truth_is_not_known(tmp_path: Path) -> None:
     faces: Run = replace(recipes.get("aflw/mean-teacher-91"), device="cpu", probe_samples=10)
     few = {"root": str(write_faces(tmp_path)), "num_labeled": 10}
     assert (
-        pseudo_label_error(Trainer(replace(faces, data=few, batch={"labeled": 8, "unlabeled": 8})))
+        measure_pseudo_label_error(
+            Trainer(replace(faces, data=few, batch={"labeled": 8, "unlabeled": 8}))
+        )
         == {}
     )
 

@@ -30,7 +30,7 @@ def parts(run: Run) -> tuple[Tensor, Tensor]:
     batch = trainer.loader.draw_batch(0)
     base, outer = (
         flat(gradient(batch, 0)).detach()
-        for gradient in (trainer.base_gradient, trainer.outer_gradient)
+        for gradient in (trainer.compute_base_gradient, trainer.compute_outer_gradient)
     )
     return base, outer
 

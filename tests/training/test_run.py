@@ -12,7 +12,7 @@ from torch import nn
 import l2i
 from formats import write_faces
 from l2i import Augment, InputError, NonFiniteCost, Splits, load_model, recipes, replace, train
-from l2i.training.checkpoint import latest_valid, save_checkpoint
+from l2i.training.checkpoint import load_latest_checkpoint, save_checkpoint
 from l2i.training.loading import evaluate_run
 from l2i.training.run_dir import lock_run_dir
 
@@ -66,7 +66,7 @@ def test_rows_after_the_last_checkpoint_are_written_once_and_time_adds_up(tmp_pa
     whole = (folder / "metrics.jsonl").read_bytes()
     (folder / "result.json").unlink()
     (folder / "checkpoints" / "0000000030.safetensors").unlink()
-    tensors, meta = latest_valid(folder / "checkpoints")
+    tensors, meta = load_latest_checkpoint(folder / "checkpoints")
     save_checkpoint(folder / "checkpoints", 20, tensors, {**meta, "seconds": 1000.0})
     assert train(short(folder), quiet=True).seconds > 1000
     assert (folder / "metrics.jsonl").read_bytes() == whole

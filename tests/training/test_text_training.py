@@ -7,9 +7,14 @@ import torch
 
 from l2i import Optim, Run, Samples, Splits, Text, Tokenizer, Trainer, recipes, replace, train
 from l2i.errors import InputError
-from l2i.training.checkpoint import latest_valid
+from l2i.training.checkpoint import load_latest_checkpoint
 from l2i.training.evaluation import pick_batch_size
-from l2i.training.optimizer import Stepper, clip_gradient, compute_lr_factor, layerwise_lr_scales
+from l2i.training.optimizer import (
+    Stepper,
+    clip_gradient,
+    compute_layerwise_lr_scales,
+    compute_lr_factor,
+)
 from tiny_encoder import tiny_encoder, write_imdb
 
 NAMES = [
@@ -66,20 +71,23 @@ def test_clipping_is_that_of_torch() -> None:
 
 
 def test_each_layer_has_a_share_of_the_rate_of_the_one_above() -> None:
-    assert list(layerwise_lr_scales(NAMES, 0.5).values()) == [0.125, 0.25, 0.5, 1.0, 1.0]
-    assert set(layerwise_lr_scales(NAMES, 1.0).values()) == {1.0}
+    assert list(compute_layerwise_lr_scales(NAMES, 0.5).values()) == [0.125, 0.25, 0.5, 1.0, 1.0]
+    assert set(compute_layerwise_lr_scales(NAMES, 1.0).values()) == {1.0}
     for names in (
         ["encoder.weight", "head.weight"],
         ["albert.embeddings.weight", "albert.group.weight"],
     ):
         with pytest.raises(InputError, match="numbered layers"):
-            layerwise_lr_scales(names, 0.5)
+            compute_layerwise_lr_scales(names, 0.5)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_rates_by_layer_are_those_of_an_optimizer_a_layer(name: str) -> None:
     mine, theirs = ({n: torch.nn.Parameter(torch.ones(2)) for n in NAMES} for _ in range(2))
-    optim, shares = Optim(name=name, lr=0.1, layer_decay=0.5), layerwise_lr_scales(NAMES, 0.5)
+    optim, shares = (
+        Optim(name=name, lr=0.1, layer_decay=0.5),
+        compute_layerwise_lr_scales(NAMES, 0.5),
+    )
     stepper = Stepper(mine, optim)
     others = {n: Stepper({n: theirs[n]}, Optim(name=name, lr=0.1 * shares[n])) for n in NAMES}
     for factor in (1.0, 0.3):
@@ -144,7 +152,9 @@ def test_a_run_of_texts_that_was_cut_goes_on_to_the_same_weights(
     with pytest.raises(Cut):
         train(cut, quiet=True, on_evaluation=stop)
     resumed = train(cut, quiet=True)
-    states = [latest_valid(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut")]
+    states = [
+        load_latest_checkpoint(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut")
+    ]
     assert whole.metric == resumed.metric
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
 

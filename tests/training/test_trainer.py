@@ -75,7 +75,7 @@ def test_the_outer_step_moves_the_parameters_and_nothing_else() -> None:
     trainer = Trainer(small(l2i={"hypergradient": "exact"}))
     batch = trainer.loader.draw_batch(0)
     before = {name: value.clone() for name, value in trainer.state_dict().items()}
-    gradient = trainer.outer_gradient(batch, 0)
+    gradient = trainer.compute_outer_gradient(batch, 0)
     assert set(gradient) == set(trainer.params)
     after = trainer.state_dict()
     assert all(
@@ -117,7 +117,7 @@ def test_the_outer_step_is_what_the_run_says() -> None:
             return outer_step(problem)
 
         trainer.gradients.outer_step = keeping
-        trainer.outer_gradient(trainer.loader.draw_batch(0), 0)
+        trainer.compute_outer_gradient(trainer.loader.draw_batch(0), 0)
         (problem,) = given
         return trainer, problem
 
@@ -155,7 +155,7 @@ def test_the_outer_gradient_in_bf16_points_where_it_does_in_float32(hypergradien
     flat = []
     for precision in ("bf16", "float32"):
         trainer = Trainer(small(precision=precision, l2i={"hypergradient": hypergradient}))
-        gradient = trainer.outer_gradient(trainer.loader.draw_batch(0), 0)
+        gradient = trainer.compute_outer_gradient(trainer.loader.draw_batch(0), 0)
         flat.append(torch.cat([g.flatten() for g in gradient.values()]))
     assert float(torch.cosine_similarity(*flat, dim=0)) > 0.99
 
@@ -280,7 +280,7 @@ def test_eta_may_follow_the_learning_rate() -> None:
     for run, step in ((follows, 1), (stays, 1), (follows, 0)):
         trainer = Trainer(run)
         assert trainer.outer_step is not None
-        gradients.append(trainer.outer_gradient(trainer.loader.draw_batch(1), step))
+        gradients.append(trainer.compute_outer_gradient(trainer.loader.draw_batch(1), step))
     assert all(
         torch.allclose(a, b, rtol=1e-4)
         for a, b in zip(gradients[0].values(), gradients[1].values(), strict=True)

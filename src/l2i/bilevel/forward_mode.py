@@ -28,7 +28,7 @@ def use_math_attention() -> AbstractContextManager[None]:
 
 
 def use_same_attention(model: nn.Module) -> AbstractContextManager[None]:
-    """Do so for a model with dropout: each attention kernel draws its masks differently."""
+    """Use math attention if the model has dropout: each attention kernel draws other masks."""
     return use_math_attention() if has_dropout(model) else nullcontext()
 
 

@@ -76,7 +76,7 @@ def swap_parameters(model: nn.Module, params: Params) -> Iterator[None]:
 @contextmanager
 def freeze_buffers(model: nn.Module) -> Iterator[None]:
     """Protect buffers from forwards: BatchNorm stops tracking, other buffers are copied."""
-    layers = trainable_batchnorms(model)
+    layers = find_tracking_batchnorms(model)
     layer_ids = {id(layer) for layer in layers}
     others = [m._buffers for m in model.modules() if id(m) not in layer_ids]
     other_buffers = [(buffers, key, b) for buffers in others for key, b in buffers.items()]
@@ -93,13 +93,15 @@ def freeze_buffers(model: nn.Module) -> Iterator[None]:
             buffer_dict[key] = buffer
 
 
-def trainable_batchnorms(model: nn.Module) -> list[_BatchNorm]:
+def find_tracking_batchnorms(model: nn.Module) -> list[_BatchNorm]:
     """Return BatchNorm layers in training that leave their statistics alone when not tracking."""
     return [
         m
         for m in model.modules()
         if isinstance(m, _BatchNorm)
-        and (type(m).forward in KNOWN_BATCHNORM or getattr(m, "moves_where_tracked", False))
+        and (
+            type(m).forward in KNOWN_BATCHNORM or getattr(m, "respects_track_running_stats", False)
+        )
         and m.training
         and m.track_running_stats
     ]

@@ -29,7 +29,7 @@ def logits_to_labels(logits: Tensor) -> Tensor:
 
 
 class Labels(Protocol):
-    """Way from ∂C^H/∂z to g_outer, a gradient for θ."""
+    """How ∂C^H/∂z becomes g_outer, a gradient for θ."""
 
     def gradient(
         self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor

@@ -50,7 +50,9 @@ def train(arguments: list[str]) -> int:
     folder = resolve_run_dir(run)
     already_done = (folder / "result.json").exists()
     print(train_run(run))
-    print(f"in {folder}{', done before; give another --out to train again' * already_done}")
+    print(
+        f"in {folder}{', already finished; choose a different --out to train again' * already_done}"
+    )
     return 0
 
 

@@ -194,7 +194,7 @@ class Splits(SampleInfo):
         return hasher.hexdigest()
 
     def describe(self, *, exclude: tuple[str, ...] = ()) -> str:
-        """Say how many samples each set and each class has."""
+        """Describe how many samples each set and each class has."""
         return ", ".join(
             f"{len(y):,} {title}{_format_class_counts(y, self.classes)}"
             for name, title in SPLIT_TITLES.items()

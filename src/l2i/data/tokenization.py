@@ -145,7 +145,7 @@ def _align_paraphrases(texts: list[str], names: list[str], folder: str | None) -
 
 
 def describe_truncation(splits: Splits, text: Text) -> str:
-    """Say how many texts are truncated and have back-translations; "" if there are no texts."""
+    """Describe how many texts fill all tokens or have back-translations; "" without texts."""
     if splits.vocabulary is None:
         return ""
     raw = splits.unlabeled.x if len(splits.unlabeled.x) else splits.labeled.x

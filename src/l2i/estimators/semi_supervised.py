@@ -43,7 +43,7 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
     label_distributions_ : class probabilities of each training row; a given label's is 1
     history_ : costs C^T, C^U, C^H and gradient norms, one dict for each of about 20 intervals
     helped_ : whether 'auto' found that unlabelled rows help; None if it was not tested
-    validation_ : if it was, the mean cross-validation errors of both ways
+    validation_ : if it was tested, the mean cross-validation error of each candidate
     model_ : the averaged network, an nn.Module
     run_ : the exact configuration
 

@@ -43,8 +43,9 @@ def load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRow
     store = load_saved_results(table, options)
     for cell in requested:
         if cell not in store.results:
+            example = store.get_result_path(cell, 0).name
             raise InputError(
-                f"{store.folder} has no results of {cell} ({store.result_path(cell, 0).name}, …); "
+                f"{store.folder} has no results of {cell} ({example}, …); "
                 f"leave it out of --cells, or 'l2i compare {table.name} --cells "
                 f"{strip_table_name(cell)} --save-results {options.load_results}' trains it"
             )
@@ -71,7 +72,7 @@ def train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]
         results = train_or_load(runs, options, store)
         baseline_results = results_by_name.get(table.find_baseline(cell) or "")
         if baseline_results is not None and options.time_matched:
-            longer_runs = time_matched_runs(table, cell, baseline_results, results, options)
+            longer_runs = make_time_matched_runs(table, cell, baseline_results, results, options)
             results_by_name[longer_runs[0].name] = train_or_load(longer_runs, options, store)
         results_by_name[cell] = results
     return results_by_name
@@ -99,7 +100,7 @@ def plan_runs(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
     cell_names = [qualify_cell(cell, table) for cell in options.cells] or list(table.default_cells)
     cells = sorted(dict.fromkeys(cell_names), key=lambda cell: table.cells[cell].update != "off")
     runs_by_cell = {
-        cell: [run_at_seed(table.get_run(cell), options, seed=seed) for seed in range(seeds)]
+        cell: [make_run_at_seed(table.get_run(cell), options, seed=seed) for seed in range(seeds)]
         for cell in cells
     }
     for runs in runs_by_cell.values():
@@ -119,7 +120,9 @@ def qualify_cell(cell: str, table: Table) -> str:
     return name
 
 
-def run_at_seed(run: Run, options: CompareOptions, *, seed: int, steps: int | None = None) -> Run:
+def make_run_at_seed(
+    run: Run, options: CompareOptions, *, seed: int, steps: int | None = None
+) -> Run:
     """Return a cell's run at one seed, in a folder of its own."""
     out = str(Path(options.out) / f"{run.name.replace('/', '-')}-seed{seed}")
     num_steps = next(s for s in (steps, options.steps, run.steps) if s is not None)
@@ -165,12 +168,14 @@ def train_or_load(
     return [results[run.seed] for run in runs]
 
 
-def time_matched_runs(
+def make_time_matched_runs(
     table: Table, cell: str, theirs: list[Result], ours: list[Result], options: CompareOptions
 ) -> list[Run]:
     """Return the baseline's runs with as many steps as fit in the time of its runs with L2I."""
     run = replace(table.get_run(theirs[0].name), name=get_time_matched_name(cell, table))
     return [
-        run_at_seed(run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds)))
+        make_run_at_seed(
+            run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds))
+        )
         for b, i in zip(theirs, ours, strict=True)
     ]

@@ -23,7 +23,7 @@ def compute_mean_stderr(values: Sequence[float]) -> tuple[float, float]:
     return mean(values), stderr
 
 
-def mean_stderr(values: Iterable[float], decimals: int = 2, sign: str = "") -> str:
+def format_mean_stderr(values: Iterable[float], decimals: int = 2, sign: str = "") -> str:
     """Format mean ± standard error; a single value has no error."""
     numbers = list(values)
     average, stderr = compute_mean_stderr(numbers)

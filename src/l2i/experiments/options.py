@@ -76,8 +76,8 @@ class BenchOptions:
     """
 
     groups: tuple[str, ...] = ()
-    """Any of mean-teacher, mixmatch, fixmatch, landmarks and text; all by default, text only if
-    transformers is installed."""
+    """Any of mean-teacher, mixmatch, fixmatch, fixmatch-fast, landmarks and text; all by default,
+    text only if transformers is installed."""
     variants: tuple[str, ...] = ()
     """Any of base, last-layer, exact and learnable; all by default. Ratios need base."""
     device: str = "auto"

@@ -9,18 +9,18 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from l2i.errors import InputError
-from l2i.experiments.formatting import FormattedColumns, compute_mean_stderr, mean_stderr
+from l2i.experiments.formatting import FormattedColumns, compute_mean_stderr, format_mean_stderr
 from l2i.experiments.options import CompareOptions
 from l2i.experiments.results import (
     ComparisonRow,
     make_folder,
+    resolve_table_dir,
     strip_table_name,
-    table_dir,
     translate_corruption,
 )
 from l2i.files.safety import check_regular_file
 from l2i.recipes.table import Table
-from l2i.training.metrics import MetricRow, parse_metrics, step_weighted_mean
+from l2i.training.metrics import MetricRow, compute_step_weighted_mean, parse_metrics
 from l2i.training.run_dir import Result
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def read_evaluations(
     folder = options.load_results or options.save_results
     if folder is not None:
         file_name = f"{strip_table_name(name)}-seed{result.seed}.jsonl"
-        path = table_dir(Path(folder), table.name) / file_name
+        path = resolve_table_dir(Path(folder), table.name) / file_name
     else:
         path = Path(options.out) / f"{name.replace('/', '-')}-seed{result.seed}" / "metrics.jsonl"
     damage = f"{path}, a run's evaluations, cannot be read; restore it, or draw nothing"
@@ -237,7 +237,10 @@ def select_probes(rows: list[MetricRow]) -> list[MetricRow]:
         rows_since_probe.append((step - last_step, row))
         last_step = step
         if row.get("pseudo_label_error") is not None or row.get("c_h_before") is not None:
-            means = {name: step_weighted_mean(rows_since_probe, name) for name in STEP_MEAN_COLUMNS}
+            means = {
+                name: compute_step_weighted_mean(rows_since_probe, name)
+                for name in STEP_MEAN_COLUMNS
+            }
             changes = {f"{cost}_change": compute_cost_change(row, cost) for cost in COST_NAMES}
             probes.append({**row, **means, **changes})
             rows_since_probe = []
@@ -285,7 +288,7 @@ def format_mean_change(runs: ProbedRuns, cost: str) -> str:
     if not changes:
         return "–"
     percent_lower = 100 * sum(change < 0 for change in changes) / len(changes)
-    text = mean_stderr(changes, decimals=choose_decimals(changes), sign="+")
+    text = format_mean_stderr(changes, decimals=choose_decimals(changes), sign="+")
     return f"{text}, {percent_lower:.0f} %"
 
 

@@ -19,13 +19,13 @@ from l2i import recipes
 from l2i.config import Run
 from l2i.config.serialization import from_dict
 from l2i.errors import InputError
-from l2i.experiments.formatting import mean_stderr
+from l2i.experiments.formatting import format_mean_stderr
 from l2i.experiments.options import CompareOptions
 from l2i.files.output import write_atomic
 from l2i.files.safety import check_regular_file
 from l2i.recipes.table import UPDATE_SUFFIXES, PaperResult, Table
 from l2i.training.checkpoint import translate_disk_full
-from l2i.training.run_dir import FlatSettings, Result, flat_settings, resolve_run_dir
+from l2i.training.run_dir import FlatSettings, Result, flatten_settings, resolve_run_dir
 from l2i.training.setup import DATA_ROOT_ENV
 
 CONTROL_ABLATION = "control"  # the ablation whose outer step does not impute
@@ -71,7 +71,7 @@ class ComparisonRow:
         other_metrics = {} if other is None else {r.seed: r.metric for r in other.results}
         shared = [r for r in self.results if r.seed in other_metrics]
         differences = [r.metric - other_metrics[r.seed] for r in shared]
-        return mean_stderr(differences, self.decimals, sign="+") if differences else ""
+        return format_mean_stderr(differences, self.decimals, sign="+") if differences else ""
 
 
 def build_rows(table: Table, results: Mapping[str, Sequence[Result]]) -> list[ComparisonRow]:
@@ -126,7 +126,7 @@ def format_setting_overrides(result: Result) -> str:
     baseline_name = result.name.partition(TIME_MATCHED_SUFFIX)[0]
     name = result.name if result.name in table.cells else baseline_name
     stored = result.settings or {}
-    overrides = find_differing_fields(stored, flat_settings(table.get_run(name)))
+    overrides = find_differing_fields(stored, flatten_settings(table.get_run(name)))
     return ", ".join(f"{field}={json.dumps(stored[field])}" for field in overrides)
 
 
@@ -139,7 +139,7 @@ class ResultStore:
     results: dict[str, dict[int, Result]]
     """By name, then by seed; in the table's order, each time-matched baseline before its cell."""
 
-    def result_path(self, name: str, seed: int) -> Path:
+    def get_result_path(self, name: str, seed: int) -> Path:
         return self.folder / f"{strip_table_name(name)}-seed{seed}.json"
 
     def lookup(self, runs: Iterable[Run]) -> dict[int, Result]:
@@ -153,15 +153,15 @@ class ResultStore:
         return matches
 
     def _check_same_settings(self, result: Result, run: Run) -> None:
-        path = self.result_path(run.name, run.seed)
+        path = self.get_result_path(run.name, run.seed)
         if result.steps != run.steps:
             is_cell = run.name in self.table.cells
             hint = f"give --steps {result.steps}" if is_cell else "remove it to train it again"
             raise InputError(
                 f"{path} is of {result.steps:,} steps, and {run.steps:,} are asked for; "
-                f"{hint}, or give another --save-results"
+                f"{hint}, or choose a different --save-results"
             )
-        stored, requested = result.settings or {}, flat_settings(run)
+        stored, requested = result.settings or {}, flatten_settings(run)
         for name in find_differing_fields(stored, requested):
             value = json.dumps(stored[name])
             raise InputError(
@@ -171,7 +171,7 @@ class ResultStore:
 
     def save_run(self, run: Run) -> None:
         """Copy the result and metrics of a finished run."""
-        folder, path = resolve_run_dir(run), self.result_path(run.name, run.seed)
+        folder, path = resolve_run_dir(run), self.get_result_path(run.name, run.seed)
         with translate_disk_full(folder):
             write_atomic(path.with_suffix(".jsonl"), (folder / "metrics.jsonl").read_bytes())
             # last, since it marks the run as saved
@@ -185,7 +185,9 @@ class ResultStore:
             results = [result for cell in cells for result in cell.results]
             for result in results:
                 if result.steps != results[0].steps:
-                    first, path = (self.result_path(r.name, r.seed) for r in (results[0], result))
+                    first, path = (
+                        self.get_result_path(r.name, r.seed) for r in (results[0], result)
+                    )
                     raise InputError(
                         f"{first} is of {results[0].steps:,} steps and {path} of {result.steps:,}; "
                         "put runs of different lengths in different folders"
@@ -194,8 +196,8 @@ class ResultStore:
 
 def read_store(folder: str, table: Table) -> ResultStore:
     """Read the results of a table; a folder that does not exist has none."""
-    results_dir = table_dir(Path(folder), table.name)
-    names = {strip_table_name(name): name for name in valid_names(table)}
+    results_dir = resolve_table_dir(Path(folder), table.name)
+    names = {strip_table_name(name): name for name in list_valid_names(table)}
     results_by_name: dict[str, dict[int, Result]] = {name: {} for name in names.values()}
     for path in results_dir.glob("*-seed*.json"):
         match = RESULT_FILE_PATTERN.fullmatch(path.name)
@@ -212,7 +214,7 @@ def read_store(folder: str, table: Table) -> ResultStore:
     return ResultStore(table, results_dir, results)
 
 
-def table_dir(folder: Path, table_name: str) -> Path:
+def resolve_table_dir(folder: Path, table_name: str) -> Path:
     """Return the table's own folder: one within `folder`, or `folder` itself."""
     table_subdir = folder / table_name
     is_table_dir = folder.resolve().name == table_name or any(folder.glob("*-seed*.json"))
@@ -229,7 +231,7 @@ def make_folder(folder: Path, flag: str) -> None:
         ) from None
 
 
-def valid_names(table: Table) -> dict[str, None]:
+def list_valid_names(table: Table) -> dict[str, None]:
     """Return the names that results can have, in order."""
     names: dict[str, None] = {}
     for cell in table.cells:
@@ -309,7 +311,7 @@ def load_references(table: Table, options: CompareOptions) -> dict[str, float]:
     """
     is_loading, root = options.load_results is not None, options.data.root
     folder = options.load_results if is_loading else options.save_results
-    results_dir = None if folder is None else table_dir(Path(folder), table.name)
+    results_dir = None if folder is None else resolve_table_dir(Path(folder), table.name)
     stored_metrics = {}
     if results_dir is not None and table.compute_references is not None:
         stored_metrics = _read_references(results_dir, table)

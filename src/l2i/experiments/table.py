@@ -14,7 +14,12 @@ from l2i import recipes
 from l2i.errors import InputError
 from l2i.experiments import plots
 from l2i.experiments.compare import plan_runs
-from l2i.experiments.formatting import FormattedColumns, columns_to_rows, mean_stderr, print_rows
+from l2i.experiments.formatting import (
+    FormattedColumns,
+    columns_to_rows,
+    format_mean_stderr,
+    print_rows,
+)
 from l2i.experiments.options import CompareOptions
 from l2i.experiments.results import (
     ComparisonRow,
@@ -47,7 +52,7 @@ def build_columns(rows: list[ComparisonRow], references: References) -> Formatte
     columns = {
         "cell": [strip_table_name(name) for name in (*references, *(row.name for row in rows))],
         rows[0].results[0].metric_name: [f"{metric:.2f}" for metric in references.values()]
-        + [mean_stderr((r.metric for r in row.results), row.decimals) for row in rows],
+        + [format_mean_stderr((r.metric for r in row.results), row.decimals) for row in rows],
         "paper": [str(paper_results.get(name, "")) for name in references]
         + [str(row.paper or "") for row in rows],
         **{heading: [""] * len(references) + cells for heading, cells in row_columns.items()},
@@ -96,9 +101,9 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
         write_atomic(path, text.encode())
         saved_to = options.save_results
         store_text = "" if saved_to is None else f", the results in {saved_to}"
-        console.print(f"Kept in {path}{store_text}.")
+        console.print(f"Saved to {path}{store_text}.")
     if options.plot is not None:
-        console.print(f"Drawn in {plots.plot_error_curves(table, rows, options)}.")
+        console.print(f"Plot saved to {plots.plot_error_curves(table, rows, options)}.")
     if options.analyze_updates is not None:
         pairs = plots.collect_pairs(table, rows, options)
         title = f"{table_name}: what imputing does on the way"
@@ -106,7 +111,7 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
         print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
         console.print(*plots.ANALYSIS_NOTES, sep="\n")
         path = plots.plot_update_analysis(pairs, Path(options.analyze_updates))
-        console.print(f"Drawn in {path}.")
+        console.print(f"Plot saved to {path}.")
 
 
 def collect_notes(rows: list[ComparisonRow], references: References) -> list[str]:
@@ -157,11 +162,11 @@ def list_caveats(row: ComparisonRow) -> Iterator[str]:
     sides = [side for side in (row, row.baseline) if side is not None]
     if len({result.concurrent_runs for side in sides for result in side.results}) > 1:
         subject = f"the runs of {row.name}" if len(sides) == 1 else f"{row.name} and its baseline"
-        yield f"Mind that {subject} shared the device with other runs to another extent."
+        yield f"Warning: {subject} shared the device with other runs to another extent."
     longer = row.time_matched_baseline
     if longer is not None and not 0.9 < row.mean_seconds / longer.mean_seconds < 1.1:
         yield (
-            f"Mind that {row.name} and its 'longer' baseline differ in time: "
+            f"Warning: {row.name} and its 'longer' baseline differ in time: "
             "the machine was not at rest."
         )
     for other in (row.baseline, row.time_matched_baseline, row.control):
@@ -170,7 +175,7 @@ def list_caveats(row: ComparisonRow) -> Iterator[str]:
             num_shared = len(other.seeds & row.seeds)
             basis = f": Δ is over {'those' if num_shared > 1 else 'that one'}" if num_shared else ""
             yield (
-                f"Mind that {row.name} and {other.name}, of {counts} seeds, "
+                f"Warning: {row.name} and {other.name}, of {counts} seeds, "
                 f"share {num_shared or 'none'}{basis}."
             )
     for result in row.results:

@@ -26,12 +26,12 @@ IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 50_000_000  # a small file may claim to be an image that fills the memory
 LARGE_IMAGE_PIXELS = 16_000_000  # above which threads take turns, to bound memory
 LARGE_IMAGE_LOCK = Lock()
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+ItemT = TypeVar("ItemT")
+OutputT = TypeVar("OutputT")
 
 
 class ImageTooLargeError(Exception):
-    """How many pixels an image has, and how many it may have."""
+    """An image has more pixels than allowed; the message gives both numbers."""
 
 
 @contextmanager
@@ -98,7 +98,9 @@ def crop_center_square(image: Image.Image, size: int) -> Image.Image:
     return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
 
 
-def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+def map_in_threads(
+    function: Callable[[ItemT], OutputT], items: Iterable[ItemT]
+) -> Iterator[OutputT]:
     """Yield `function(item)` in order, from threads: decoding releases Python's lock."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         yield from pool.map(function, items)

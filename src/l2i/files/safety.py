@@ -33,7 +33,7 @@ def check_regular_file(path: Path, root: Path | None = None) -> Path:
 
 @contextmanager
 def translate_any_error(problem: str, fix: str) -> Iterator[None]:
-    """Report what a damaged file leads to, which is of many kinds, all meaning the same."""
+    """Turn any exception into an InputError: damaged files raise many kinds."""
     try:
         yield
     except InputError:

@@ -89,7 +89,7 @@ class FitArtifact:
     """Everything but the networks, which lie in the run folders of the candidates."""
 
     source: dict[str, Any]
-    """kind (table, images, arrays or landmarks), path, and the options it was read with."""
+    """Path, layout (table, folder, paths or arrays), and the options it was read with."""
     inputs: dict[str, Any]
     """How raw inputs become network inputs (see fit.preprocess)."""
     shape: tuple[int, ...]

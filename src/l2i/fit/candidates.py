@@ -24,7 +24,7 @@ from l2i.fit.impute import fit_std_scale, fit_temperature, impute
 from l2i.tasks import Regression
 from l2i.training.loop import EvalCallback
 from l2i.training.run_dir import Result
-from l2i.training.setup import compute_input_shape, param_dtype
+from l2i.training.setup import compute_input_shape, get_param_dtype
 from l2i.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -64,22 +64,22 @@ class TrainedCandidate(NamedTuple):
     ) -> TrainedCandidate:
         """Predict every row with the averaged model; `folder` holds the snapshots."""
         task, run = trainer.task, trainer.run
-        rows = data.rows_to_device(trainer.device, param_dtype(run))
+        rows = data.rows_to_device(trainer.device, get_param_dtype(run))
         raw_outputs, snapshots = trainer.predict(rows), read_snapshots(folder, run.steps)
         candidate = _evaluate_candidate(name, trainer, result)
         if isinstance(task, Regression):
             outputs = task.decode(raw_outputs).double().cpu().numpy() + data.offset
-            std_over_views = predictive_std(trainer, rows, snapshots)
+            predictive_std = compute_predictive_std(trainer, rows, snapshots)
             mean = tuple((task.mean.double().cpu().numpy() + data.offset).tolist())
             std = tuple(task.std.tolist())
         else:
             outputs = raw_outputs.float().cpu().numpy()
-            std_over_views, mean, std = None, (), ()
+            predictive_std, mean, std = None, (), ()
         return TrainedCandidate(
             candidate=candidate,
             outputs=outputs,
             snapshots=snapshots,
-            predictive_std=std_over_views,
+            predictive_std=predictive_std,
             mean=mean,
             std=std,
             threshold=getattr(run.method, "threshold", None),
@@ -116,7 +116,7 @@ def make_snapshot_writer(folder: Path, load_samples: SamplesFactory) -> EvalCall
         stride = max(1, run.steps // run.eval_every // APPROX_SNAPSHOTS) * run.eval_every
         if step % stride and step != run.steps:
             return
-        outputs = trainer.predict(load_samples(trainer.device, param_dtype(run)))
+        outputs = trainer.predict(load_samples(trainer.device, get_param_dtype(run)))
         if isinstance(trainer.task, Regression):
             labels = trainer.task.decode(outputs).float()  # [N, D], in their units
         else:
@@ -149,7 +149,7 @@ def count_label_changes(snapshots: NDArray[Any], std: Floats | None) -> NDArray[
     return np.asarray(has_moved.sum(axis=0), dtype=np.int64)
 
 
-def predictive_std(
+def compute_predictive_std(
     trainer: Trainer, samples: Samples, snapshots: NDArray[Any]
 ) -> NDArray[np.float32]:  # [N, D]
     """Return the uncalibrated spread over views and snapshots, in the targets' units."""
@@ -167,9 +167,9 @@ def _predict_view(trainer: Trainer, samples: Samples, generator: Generator) -> N
     assert isinstance(task, Regression) and isinstance(samples.x, Tensor)
     for raw in samples.x.split(MAX_CHUNK_ROWS):
         raw = raw if splits.normalization is None else raw.to(splits.normalization.mean.dtype)
-        view, frame = splits.make_view(augment, raw, generator)
+        view, affine_map = splits.make_view(augment, raw, generator)
         predictions = trainer.predict(Samples(view, torch.empty(len(view), device=trainer.device)))
-        inverse = None if frame is None else frame.inverse()
+        inverse = None if affine_map is None else affine_map.inverse()
         targets.append(task.decode(task.transport_label(predictions, inverse)))
     return torch.cat(targets).float().cpu().numpy()
 
@@ -211,7 +211,7 @@ def assemble_fit(
         num_snapshots=len(best.snapshots),
         target_mean=best.mean,
         target_std=best.std,
-        covariate_shift_auc=covariate_shift_auc(data.x, is_unlabeled, seed=0),
+        covariate_shift_auc=compute_covariate_shift_auc(data.x, is_unlabeled, seed=0),
         mask_rate=_compute_mask_rate(trained[-1], is_unlabeled),
         **_calibrate(best, rows),
     )
@@ -276,7 +276,7 @@ def _add_previews(fitted: FitArtifact, rows: FitRows, source: Source) -> FitArti
     order = imputed_rows[np.argsort(-imputations.confidence[imputed_rows], kind="stable")]
     first = order if fitted.classes is None else _interleave_classes(order, imputations.labels)
     ends = [*first[:PREVIEWS_PER_END].tolist(), *order[-PREVIEWS_PER_END:].tolist()]
-    previews = tuple(source.make_sample(row) for row in dict.fromkeys(ends))
+    previews = tuple(source.make_preview(row) for row in dict.fromkeys(ends))
     return dataclasses.replace(fitted, previews=previews)
 
 
@@ -289,7 +289,9 @@ def _interleave_classes(order: NDArray[np.intp], labels: NDArray[np.int64]) -> N
     return order[np.argsort(turns, kind="stable")]
 
 
-def covariate_shift_auc(x: Tensor, is_unlabeled: NDArray[np.bool_], seed: int) -> float | None:
+def compute_covariate_shift_auc(
+    x: Tensor, is_unlabeled: NDArray[np.bool_], seed: int
+) -> float | None:
     """Return how well a linear classifier tells labelled from unlabelled rows: its ROC AUC, 5-fold.
 
     0.5 means not at all; None means that there are too few rows of either kind.

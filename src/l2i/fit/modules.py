@@ -1,4 +1,4 @@
-"""Load the network of a fit, encode its inputs, and turn its outputs into answers."""
+"""Load the network of a fit, encode its inputs, and turn its outputs into predictions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from l2i.fit.preprocess import (
 from l2i.models import MODELS
 from l2i.models.base import ModelConfig
 from l2i.registry import load_registered
-from l2i.training.checkpoint import get_checkpoint_path, latest_valid, load_checkpoint
+from l2i.training.checkpoint import get_checkpoint_path, load_checkpoint, load_latest_checkpoint
 from l2i.training.evaluation import compute_outputs, extract_curve, find_best_step
 from l2i.training.loading import read_metric_rows
 from l2i.training.run_dir import BEST_DIR, read_run
@@ -77,12 +77,14 @@ def count_outputs(fitted: FitArtifact) -> int:
 def _load_teacher(folder: Path, run: Run) -> Params:
     """Load the averaged model's tensors: the newest, or those that early stopping chose."""
     if run.report != "best":
-        return select_prefix(latest_valid(folder / "checkpoints")[0], "teacher")
+        return select_prefix(load_latest_checkpoint(folder / "checkpoints")[0], "teacher")
     best_step = find_best_step(extract_curve(read_metric_rows(folder), "validation"))
     path = get_checkpoint_path(folder / BEST_DIR, best_step)
     checkpoint = load_checkpoint(path)
     if checkpoint is None:
-        raise InputError(f"{path} is missing or damaged; restore it, or fit again in another --out")
+        raise InputError(
+            f"{path} is missing or damaged; restore it, or fit again with a different --out"
+        )
     return select_prefix(checkpoint[0], "teacher")
 
 
@@ -143,7 +145,7 @@ class Predictor(nn.Module):
 
 
 class EndToEndModel(nn.Module):
-    """From raw values to named answers."""
+    """From raw values to named predictions."""
 
     def __init__(self, predictor: Predictor, inputs: ExportableInputs) -> None:
         super().__init__()

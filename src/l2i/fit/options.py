@@ -74,7 +74,7 @@ class FitOptions(ReadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ImputeOptions:
-    """The label of every input row, given or imputed, with its confidence."""
+    """Write the label of every input row, given or imputed, with its confidence."""
 
     out: str = "labels.csv"
     """File to write, .csv or .parquet."""
@@ -85,7 +85,7 @@ class ImputeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """Labels of new rows, in a file or on stdout."""
+    """Predict the labels of new rows, to a file or stdout."""
 
     out: str | None = None
     """File to write, .csv or .parquet; by default CSV on stdout."""
@@ -93,7 +93,7 @@ class PredictOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """One HTML file about a fit, to open in a browser or send to a colleague."""
+    """Write one HTML file about a fit, to open in a browser or send to a colleague."""
 
     out: str | None = None
     """File to write; RUN/report.html by default."""

@@ -43,12 +43,12 @@ def fit(
     """Read, split, choose defaults, train and evaluate; a fit that is already done is only read.
 
     `make_override` is called once, with a run of the right method, and returns what sets the user's
-    fields in any run of that method. `notify` receives what was found and chosen, line by line.
+    fields in any run of that method. `notify` receives notes and choices, one line each.
     """
     folder = Path(options.out or f"runs/{Path(path).resolve().stem}")
     check_outside_data(folder, Path(path))
     source = read_source(path, options, notify)
-    default_run = preliminary_run(source, options)
+    default_run = make_preliminary_run(source, options)
     override = make_override(default_run)
     preliminary = override(default_run)
     data = prepare_data(source, options, preliminary)
@@ -56,7 +56,7 @@ def fit(
     runs = make_candidate_runs(run, options, folder, bool((data.split_names == "unlabeled").any()))
     # find wrong input before anything is written
     Trainer(list(runs.values())[-1], splits=data.splits).close()
-    identity = fit_identity(path, options, run, data.splits)
+    identity = make_fit_identity(path, options, run, data.splits)
     check_fit_dir(folder, identity)
     with lock_run_dir(folder):
         check_fit_dir(folder, identity)
@@ -79,7 +79,7 @@ def fit(
     return folder, fitted, rows
 
 
-def preliminary_run(source: Source, options: FitOptions) -> Run:
+def make_preliminary_run(source: Source, options: FitOptions) -> Run:
     """Return a run of the right method; its seed, device, texts and hold-out prepare the data."""
     labels = source.given_labels
     is_unlabeled = labels < 0 if source.classes is not None else np.isnan(labels).any(axis=1)
@@ -153,7 +153,7 @@ def make_candidate_runs(
     return {name: replace(r, name=name, out=str(folder / name)) for name, r in runs.items()}
 
 
-def fit_identity(path: str, options: FitOptions, run: Run, splits: Splits) -> bytes:
+def make_fit_identity(path: str, options: FitOptions, run: Run, splits: Splits) -> bytes:
     """Return what identifies a fit: data, options and run, but not where it is trained."""
     identity = {
         "path": str(Path(path).resolve()),
@@ -202,7 +202,7 @@ def train_candidate(
 def _is_reported_model(trainer: Trainer) -> bool:
     """Return whether a trainer ends with the model to report, in float32 as `predict` uses it.
 
-    With early stopping that model is on disk; the processes of a shared run will have parted.
+    With early stopping that model is on disk; processes of a shared run no longer communicate.
     """
     is_last_step = trainer.run.report != "best"
     return is_last_step and trainer.precision == "float32" and trainer.ranks.size == 1

@@ -180,11 +180,11 @@ class TableEncoder(nn.Module):
     """
 
     mean: Tensor  # [Fn]
-    rest: Tensor  # [Fn], what rounding takes from the mean
+    mean_residual: Tensor  # [Fn], what rounding takes from the mean
     std: Tensor  # [Fn]
     flagged: Tensor  # [B], the numbers with an input that marks blanks
-    owner: Tensor  # [K], the column of each category
-    place: Tensor  # [K], and its index there
+    category_column: Tensor  # [K], the column of each category
+    category_index: Tensor  # [K], and its index there
     order: Tensor  # [E], where each input lies among numbers, flags, categories and terms
 
     def __init__(self, inputs: TablePreprocessor, dtype: torch.dtype | None = None) -> None:
@@ -194,12 +194,12 @@ class TableEncoder(nn.Module):
         self.dtype = dtype or (torch.float64 if needs_float64 else torch.float32)
         mean = torch.tensor([c.mean for c in numbers], dtype=torch.float64)
         self.register_buffer("mean", mean.to(self.dtype))
-        self.register_buffer("rest", (mean - self.mean.double()).to(self.dtype))
+        self.register_buffer("mean_residual", (mean - self.mean.double()).to(self.dtype))
         self.register_buffer("std", torch.tensor([c.std for c in numbers], dtype=self.dtype))
         index_buffers = {
             "flagged": [i for i, c in enumerate(numbers) if c.blanks],
-            "owner": [i for i, c in enumerate(categories) for _ in c.values],
-            "place": [k for c in categories for k in range(c.width)],
+            "category_column": [i for i, c in enumerate(categories) for _ in c.values],
+            "category_index": [k for c in categories for k in range(c.width)],
             "order": _compute_input_order(inputs),
         }
         for name, indices in index_buffers.items():
@@ -215,11 +215,13 @@ class TableEncoder(nn.Module):
         parts: list[Tensor] = []
         if numbers is not None:
             is_blank = numbers.isnan()
-            standardized = (numbers - self.mean - self.rest) / self.std
+            standardized = (numbers - self.mean - self.mean_residual) / self.std
             parts.append(torch.where(is_blank, 0.0, standardized).float())
             parts += [is_blank.index_select(1, self.flagged).float()] if len(self.flagged) else []
         if categories is not None:
-            parts.append((categories.index_select(1, self.owner) == self.place).float())
+            parts.append(
+                (categories.index_select(1, self.category_column) == self.category_index).float()
+            )
         encoded = torch.cat(parts if texts is None else [*parts, texts], dim=1)
         return encoded if self.is_ordered else encoded.index_select(1, self.order)
 
@@ -405,7 +407,9 @@ def find_saved_encoder(fit_dir: Path) -> str:
     """Return the folder that `save_encoder` wrote."""
     path = fit_dir / ENCODER_DIR
     if not (path / "config.json").is_file():
-        raise InputError(f"{path} is missing or damaged; restore it, or fit again in another --out")
+        raise InputError(
+            f"{path} is missing or damaged; restore it, or fit again with a different --out"
+        )
     return str(path)
 
 
@@ -419,5 +423,5 @@ def load_preprocessor(saved: dict[str, Any]) -> Preprocessor:
     try:
         return cast(Preprocessor, from_dict(PREPROCESSORS[saved["kind"]], fields, "inputs."))
     except (KeyError, TypeError, RecursionError):
-        fix = "restore it, or fit again in another --out"
+        fix = "restore it, or fit again with a different --out"
         raise InputError(f"fit.json does not say how to read inputs; {fix}") from None

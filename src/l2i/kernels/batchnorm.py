@@ -18,7 +18,7 @@ class NormAct(nn.BatchNorm2d):
     """BatchNorm, then a leaky ReLU."""
 
     # its forward leaves the statistics alone if `track_running_stats` is off
-    moves_where_tracked: ClassVar[bool] = True
+    respects_track_running_stats: ClassVar[bool] = True
 
     def __init__(self, channels: int, *, momentum: float | None = 0.1, slope: float = 0.1) -> None:
         super().__init__(channels, momentum=momentum)
@@ -47,7 +47,7 @@ class NormAct(nn.BatchNorm2d):
 
 
 class FusedNormAct(Function):
-    """The same by the kernels; derivatives that are differentiated again use the formulas below."""
+    """NormAct by fused kernels; higher derivatives use the formulas below."""
 
     @staticmethod
     def forward(

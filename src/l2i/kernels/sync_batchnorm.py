@@ -1,4 +1,4 @@
-"""BatchNorm over a batch that processes share, with the statistics that one process would find."""
+"""BatchNorm over a batch that processes share, with the statistics of the whole batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SyncBatchNormAct(_BatchNorm):
     ordinary BatchNorm.
     """
 
-    moves_where_tracked: ClassVar[bool] = True
+    respects_track_running_stats: ClassVar[bool] = True
 
     def __init__(self, layer: _BatchNorm) -> None:
         super().__init__(

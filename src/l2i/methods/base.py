@@ -68,11 +68,11 @@ class Method:
         return z if is_same_view else task.transport_label(z, batch.unlabeled.affine_map)
 
     def student(self, task: Task, net: Net, batch: Batch) -> Student:
-        """ℓ^u on the student's view; `net` is for searching inputs, and updates no statistics."""
+        """Return the student of ℓ^u; `net` is for searching inputs, and updates no statistics."""
         return Student(batch.unlabeled.views[self.student_view], make_weighted_cost(task.distance))
 
     def supervised(self, task: Task, net: Net, batch: Batch) -> Student:
-        """C^T, as a student: its targets are known, but a method may mix z into them."""
+        """Return C^T as a student, since a method may mix z into its targets."""
         return Student(batch.labeled.x, lambda outputs, _: task.loss(outputs, batch.labeled.y))
 
     def extra_cost(self, task: Task, net: Net, batch: Batch) -> Tensor | None:

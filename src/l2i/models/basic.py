@@ -8,7 +8,7 @@ from l2i.errors import InputError
 from l2i.models.base import Classifier, ModelConfig
 
 
-def mlp(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
+def build_mlp(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """Build `depth` hidden layers of `width` units."""
     layers: list[nn.Module] = [nn.Flatten()]
     in_features = prod(shape)
@@ -18,7 +18,7 @@ def mlp(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifie
     return Classifier(nn.Sequential(*layers, nn.Dropout(network.dropout)), in_features, outputs)
 
 
-def conv(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
+def build_conv(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """Build `depth` stages of two convolutions; each halves the image and doubles the channels."""
     if len(shape) != 3 or min(shape[1:]) < 2**network.depth:
         raise InputError(

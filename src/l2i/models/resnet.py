@@ -28,7 +28,7 @@ class ResNetBlock(nn.Module):
         return F.relu(residual + F.pad(x, (0, 0, 0, 0, 0, self.extra_channels)))
 
 
-def resnet(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
+def build_resnet(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """Build three stages of (depth − 2) / 6 blocks of 64, 128 and 256·width channels."""
     if len(shape) != 3 or min(shape[1:]) < 8 or network.depth < 8 or (network.depth - 2) % 6:
         raise InputError(
@@ -82,7 +82,7 @@ class WideResNetBlock(nn.Module):
         return outputs
 
 
-def wide_resnet(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
+def build_wide_resnet(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """Build WRN-depth-width: three groups of (depth − 4) / 6 blocks, 16 to 64·width channels."""
     if len(shape) != 3 or network.depth < 10 or (network.depth - 4) % 6:
         raise InputError(

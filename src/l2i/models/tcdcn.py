@@ -14,7 +14,7 @@ POOLED_CONVS = ((20, 5), (48, 5), (64, 3))  # channels and kernel sizes
 LAST_CONV = (80, 3)
 
 
-def tcdcn(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
+def build_tcdcn(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> Classifier:
     """Build four convolutions and a linear layer; their sizes are fixed, whatever the `width`."""
     if len(shape) != 3 or min(map(_compute_flat_side, shape[1:])) < 1:
         raise InputError(

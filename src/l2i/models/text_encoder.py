@@ -24,7 +24,7 @@ ROBERTAS = ("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", 
 OFFSET_POSITION_MODELS = (*ROBERTAS, "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet")
 
 
-def encoder(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> TextEncoder:
+def build_text_encoder(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> TextEncoder:
     """Load the encoder of `network.weights` for texts of `shape` = [L] token ids."""
     if len(shape) != 1:
         problem = f"reads texts as token ids [L], not samples of shape {list(shape)}"
@@ -120,7 +120,7 @@ def resolve_pooling(body: Any, network: ModelConfig) -> str:
 
 
 def _make_full_mask(token_mask: Tensor) -> Tensor:
-    """Expand to [B, 1, L, L], as most networks do, but only after waiting for the device."""
+    """Expand to [B, 1, L, L]; networks do so themselves, but synchronise with the device first."""
     return token_mask[:, None, None, :].expand(-1, 1, token_mask.shape[1], -1)
 
 

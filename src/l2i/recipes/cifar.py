@@ -28,7 +28,7 @@ CIFAR10_SPEC = CifarSpec("cifar10", 10, (250, 500, 1000), 0.002, ADAM)
 CIFAR100_SPEC = CifarSpec("cifar100", 100, (500, 1000, 2000), 0.03, SGD)
 
 HOLDOUT_SIZES = {"holdout32": 32, "holdout128": 128}  # of ablations
-# λ and its ramp where the paper follows MixMatch's code; its own figures are in the appendix
+# λ and its ramp where the paper follows MixMatch's code; its own values are in the appendix
 METHOD_SETTINGS: dict[str, Settings] = {
     "supervised": {},
     "pi-model": {"weight": 10.0, "rampup": 0.4},

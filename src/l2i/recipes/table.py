@@ -136,7 +136,7 @@ def make_l2i(cell: Cell, *, eta: float, eta_schedule: str = "constant", **others
 
 
 def name_cells(table_name: str, cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Return cells by name, TABLE/METHOD[-l2i][-paper]-LABELS[-ABLATION][-BUDGET]."""
+    """Return cells by name, TABLE/METHOD[-l2i[-paper]]-LABELS[-ABLATION][-BUDGET]."""
     named = {}
     for cell in cells:
         prefix = f"{table_name}/{cell.method_slug}{UPDATE_SUFFIXES[cell.update]}"

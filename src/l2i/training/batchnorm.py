@@ -10,7 +10,12 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from l2i.bilevel.functional import Params, make_leaf_params, swap_parameters, trainable_batchnorms
+from l2i.bilevel.functional import (
+    Params,
+    find_tracking_batchnorms,
+    make_leaf_params,
+    swap_parameters,
+)
 from l2i.bilevel.outer import add_gradients
 from l2i.distributed import current_group
 
@@ -51,7 +56,7 @@ class DeferredBatchNorm:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model, self.layers = model, trainable_batchnorms(model)
+        self.model, self.layers = model, find_tracking_batchnorms(model)
         self.concurrent = False
         """Whether updates are deferred; `inspect_forward` decides."""
         self.pending_updates: list[list[Tensor]] = []

@@ -23,7 +23,7 @@ from l2i.files.output import write_atomic
 from l2i.training.metrics import check_finite
 
 DEFAULT_KEEP = 2
-RETRY_ADVICE = "free some space, or give another --out"
+RETRY_ADVICE = "free some space, or choose a different --out"
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DAMAGED_ERRORS = (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, RecursionError)
 METADATA_COUNTS = ("step", "metrics_size", "concurrent_runs")  # of the metadata, ints
@@ -147,7 +147,9 @@ def _is_valid(meta: object) -> bool:
     return "step" in meta and has_types and all(0 <= v < MAX_NUMBER for v in (*counts, seconds))
 
 
-def latest_valid(folder: Path, on_damaged: Callable[[str], None] | None = None) -> Checkpoint:
+def load_latest_checkpoint(
+    folder: Path, on_damaged: Callable[[str], None] | None = None
+) -> Checkpoint:
     """Return the newest undamaged checkpoint; with `on_damaged`, put damaged ones aside."""
     damaged: list[Path] = []
     for path in reversed(list_checkpoints(folder)):
@@ -161,7 +163,7 @@ def latest_valid(folder: Path, on_damaged: Callable[[str], None] | None = None) 
                 on_damaged(f"{bad} is damaged; resuming from the one before it, of step {step:,}")
                 bad.replace(bad.with_suffix(".damaged"))  # no longer counted
         return loaded
-    fix = "train in another --out, or remove the run folder to start again"
+    fix = "train with a different --out, or remove the run folder to start again"
     raise InputError(f"no whole checkpoint is left in {folder}; {fix}")
 
 

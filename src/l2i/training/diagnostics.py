@@ -28,7 +28,7 @@ PROBE_SEED = 0  # every probe looks at the same samples
 T = TypeVar("T")
 
 
-def pseudo_label_error(trainer: Trainer) -> dict[str, float]:
+def measure_pseudo_label_error(trainer: Trainer) -> dict[str, float]:
     """Return the percentage of wrong classes among those imputed for some unlabelled samples.
 
     If the method masks, also return the fraction of labels above its threshold, and the errors
@@ -92,7 +92,7 @@ def compare_outer_update(trainer: Trainer, step: int, measure: Callable[[Batch],
     t = min(step, trainer.run.steps - 1)
     batch, saved_state = trainer.loader.draw_batch(t), _clone_tensors(trainer.state_dict())
     try:
-        trainer.optimizer(trainer.base_gradient(batch, t), trainer.scalars.lr_factor)
+        trainer.optimizer(trainer.compute_base_gradient(batch, t), trainer.scalars.lr_factor)
         trainer.optimizer.apply_weight_decay()
         before = measure(batch)
         trainer.load_state_dict(_clone_tensors(saved_state))  # it writes into what it loads

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from l2i.bilevel.functional import freeze_buffers, lookahead, trainable_batchnorms
+from l2i.bilevel.functional import find_tracking_batchnorms, freeze_buffers, lookahead
 from l2i.config import Run
 from l2i.data.samples import Samples
 from l2i.tasks import Task
@@ -54,7 +54,7 @@ def recompute_bn(model: nn.Module, run: Run, task: Task, loader: Loader) -> None
     mixed images expects their spread. Training is not affected: the next step copies the model's
     statistics again.
     """
-    if not trainable_batchnorms(model):
+    if not find_tracking_batchnorms(model):
         return
     imputer = lookahead(model, dict(model.named_parameters()))
     forward_counter = count(start=1)
@@ -100,7 +100,7 @@ def compute_outputs_train_bn(
 @contextmanager
 def train_batchnorm_only(model: nn.Module) -> Iterator[list[_BatchNorm]]:
     """Put all layers but trainable BatchNorm in evaluation mode; yield those layers."""
-    layers = trainable_batchnorms(model)
+    layers = find_tracking_batchnorms(model)
     training_modes = {module: module.training for module in model.modules()}
     momenta = [layer.momentum for layer in layers]
     model.eval()

@@ -1,4 +1,4 @@
-"""Health checks: constant outputs, a collapsed confidence mask, a look-ahead that goes too far.
+"""Health checks: constant outputs, a collapsed confidence mask, a look-ahead that overshoots.
 
 They only warn, and read only the rows of metrics.jsonl, so that a resumed run warns alike.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from l2i.data.samples import Splits
 from l2i.training.evaluation import pick_monitored_split
-from l2i.training.metrics import MetricRow, step_weighted_mean
+from l2i.training.metrics import MetricRow, compute_step_weighted_mean
 
 # nothing is checked before 20 % of the run and 100 steps: every run starts out constant
 MIN_RUN_FRACTION, MIN_STEPS = 0.2, 100
@@ -22,7 +22,7 @@ MIN_OTHER_SAMPLES = 5  # samples outside the top class that the check needs
 MIN_PASSING_FRACTION = 0.001  # of the imputed labels; below it the mask passes nothing
 MIN_OPEN_FRACTION = 0.1  # of the imputed labels, from which a single class is suspicious
 MAX_COST_RATIO = 3.0  # C^H(θ*) / chance level, above which the look-ahead dominates
-ADVICE = "lower optim.lr or method.weight, train longer, or look at the labels"
+CONSTANT_OUTPUT_ADVICE = "lower optim.lr or method.weight, train longer, or look at the labels"
 
 MetricRows = Sequence[MetricRow]
 
@@ -51,23 +51,23 @@ def _check_constant_outputs(rows: MetricRows, splits: Splits) -> str | None:
         if len(y) < MIN_OTHER_SAMPLES or diversity > MIN_OUTPUT_SPREAD:
             return None
         spread = f"spread {_format_percent(diversity)} as far as the targets"
-        return f"outputs for {len(y):,} {name} samples {spread}; {ADVICE}"
+        return f"outputs for {len(y):,} {name} samples {spread}; {CONSTANT_OUTPUT_ADVICE}"
     others = len(y) - int(y.bincount().max())
     if others < MIN_OTHER_SAMPLES or diversity > MIN_OTHER_FRACTION:
         return None
     given = f"{_format_percent(1 - diversity)} of the {len(y):,} {name} samples are given one class"
-    return f"{given}, and at least {others:,} are of others; {ADVICE}"
+    return f"{given}, and at least {others:,} are of others; {CONSTANT_OUTPUT_ADVICE}"
 
 
 def _check_mask_collapse(rows: MetricRows, splits: Splits, steps: int) -> str | None:
     """Check that the confidence mask passes some labels, and not of a single class alone."""
     recent = _select_recent(rows, steps, "mask_rate")
-    mask_rate = step_weighted_mean(recent, "mask_rate")
+    mask_rate = compute_step_weighted_mean(recent, "mask_rate")
     if mask_rate is None:
         return None
     passing = [(num_steps * (row["mask_rate"] or 0.0), row) for num_steps, row in recent]
     # each row has its own top class: one that changes counts as a single class
-    top_fraction = step_weighted_mean(passing, "mask_top_class") or 0.0
+    top_fraction = compute_step_weighted_mean(passing, "mask_top_class") or 0.0
     if mask_rate < MIN_PASSING_FRACTION:
         problem = f"the mask lets {_format_percent(mask_rate)} of the imputed labels through"
         fix = "lower method.threshold, train longer, or label more samples"
@@ -82,7 +82,7 @@ def _check_mask_collapse(rows: MetricRows, splits: Splits, steps: int) -> str | 
 
 def _check_overshooting(rows: MetricRows, steps: int, chance_loss: float | None) -> str | None:
     """Check that the look-ahead does not leave the hold-out samples far worse than guessing."""
-    cost = step_weighted_mean(_select_recent(rows, steps, "c_h"), "c_h")
+    cost = compute_step_weighted_mean(_select_recent(rows, steps, "c_h"), "c_h")
     if chance_loss is None or cost is None or cost <= MAX_COST_RATIO * chance_loss:
         return None
     costs = f"hold-out samples cost {cost:.3g}, where guessing costs {chance_loss:.3g}"

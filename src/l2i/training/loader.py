@@ -53,7 +53,7 @@ class Loader:
             if isinstance(files, Tensor):
                 continue
             rows = partial(
-                pick_stream_rows,
+                sample_stream_indices,
                 part=part,
                 count=len(files),
                 size=getattr(run.batch, part),
@@ -130,7 +130,7 @@ class Loader:
                 y = samples.y[rows.to(self.device, non_blocking=True)]
         else:
             size = getattr(self.run.batch, part)
-            rows = pick_rows(len(samples.x), size, self.generator, samples.weight)
+            rows = sample_indices(len(samples.x), size, self.generator, samples.weight)
             rows = self.process_group.shard(rows)
             x, y = samples.x[rows], samples.y[rows]
         normalization = self.splits.normalization
@@ -178,7 +178,9 @@ def _check_views(run: Run, splits: Splits) -> None:
         raise InputError(f"randaugment is for 8-bit images; {fix}")
 
 
-def pick_rows(count: int, size: int, generator: Generator, weight: Tensor | None = None) -> Tensor:
+def sample_indices(
+    count: int, size: int, generator: Generator, weight: Tensor | None = None
+) -> Tensor:
     """Draw distinct rows; with replacement if samples have weights or are fewer than `size`."""
     device = generator.device
     if weight is not None:
@@ -191,12 +193,12 @@ def pick_rows(count: int, size: int, generator: Generator, weight: Tensor | None
     return torch.randperm(count, generator=generator, device=device)[:size]
 
 
-def pick_stream_rows(
+def sample_stream_indices(
     step: int, *, part: str, count: int, size: int, seed: int, rank: int = 0, world_size: int = 1
 ) -> Tensor:
     """Draw the rows of a streamed set at a step: known ahead, in worker processes too."""
     generator = Generator().manual_seed(derive_seed(f"{seed}/{part}/{step}"))
-    return ProcessGroup(world_size, rank).shard(pick_rows(count, size, generator))
+    return ProcessGroup(world_size, rank).shard(sample_indices(count, size, generator))
 
 
 def derive_seed(key: str) -> int:

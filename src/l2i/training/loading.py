@@ -13,8 +13,8 @@ from l2i.config import Precision, replace
 from l2i.config.validate import flatten_fields
 from l2i.data.samples import Splits
 from l2i.errors import InputError
-from l2i.training import run_dir as folders
-from l2i.training.checkpoint import get_checkpoint_path, latest_valid, load_checkpoint
+from l2i.training import run_dir
+from l2i.training.checkpoint import get_checkpoint_path, load_checkpoint, load_latest_checkpoint
 from l2i.training.evaluation import extract_curve, find_best_step
 from l2i.training.metrics import MetricRow, parse_metrics
 from l2i.training.run_dir import read_result, read_run
@@ -81,12 +81,12 @@ def _open(
     changes: dict[str, Any] = {name: v for name, v in options.items() if v is not None}
     data = {"root": changes.pop("root")} if "root" in changes else {}
     run = replace(read_run(folder), engine="auto", data=data, **changes)  # needs no graph, nor GPU
-    tensors, meta = latest_valid(folder / "checkpoints")
+    tensors, meta = load_latest_checkpoint(folder / "checkpoints")
     custom_splits = splits is not None
     # before the dataset of that name is read
-    folders.check_data_available(folder, meta, custom_splits=custom_splits)
+    run_dir.check_data_available(folder, meta, custom_splits=custom_splits)
     trainer = make_trainer(run, splits=splits, model=model, expected_state=tensors)
-    folders.check_fingerprint(folder, meta, trainer.splits, custom_splits=custom_splits)
+    run_dir.check_fingerprint(folder, meta, trainer.splits, custom_splits=custom_splits)
     return trainer, tensors, meta["step"]
 
 
@@ -95,7 +95,7 @@ def _load_best(folder: str | Path, trainer: Trainer, step: int) -> int:
     if trainer.run.report != "best":
         return step
     best = find_best_step(extract_curve(read_metric_rows(folder), "validation"))
-    loaded = load_checkpoint(get_checkpoint_path(Path(folder) / folders.BEST_DIR, best))
+    loaded = load_checkpoint(get_checkpoint_path(Path(folder) / run_dir.BEST_DIR, best))
     if loaded is None:
         return step
     trainer.load_teacher(loaded[0])

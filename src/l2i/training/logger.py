@@ -89,7 +89,7 @@ class RunLogger(NullLogger):
 
 def _read_rows(path: Path, size: int) -> list[MetricRow]:
     """Read the rows in the first `size` bytes of metrics.jsonl."""
-    fix = "restore it, or give another --out"
+    fix = "restore it, or choose a different --out"
     if size > (path.stat().st_size if path.exists() else 0):
         raise InputError(f"{path} is shorter than the checkpoint says; {fix}")
     try:

@@ -18,9 +18,8 @@ from l2i.config import from_json, to_json
 from l2i.data.duplicates import describe_duplicates
 from l2i.errors import InputError, NonFiniteCost, Stopped
 from l2i.torchrun import world_size
-from l2i.training import checkpoint, evaluation
-from l2i.training import run_dir as folders
-from l2i.training.diagnostics import measure_outer_update, pseudo_label_error
+from l2i.training import checkpoint, evaluation, run_dir
+from l2i.training.diagnostics import measure_outer_update, measure_pseudo_label_error
 from l2i.training.health import check_health
 from l2i.training.logger import NullLogger, ProgressBar, RunLogger, Stopwatch
 from l2i.training.metrics import MetricRow
@@ -124,19 +123,19 @@ class TrainingLoop:
     def _read_checkpoint(self) -> checkpoint.Checkpoint | None:
         """Return the newest checkpoint of this run, or None if it has not begun."""
         checkpoints = self.folder / "checkpoints"
-        for directory in (checkpoints, self.folder / folders.BEST_DIR):
+        for directory in (checkpoints, self.folder / run_dir.BEST_DIR):
             for leftover in directory.glob("*.partial"):  # of a process killed while writing
                 leftover.unlink(missing_ok=True)
         has_metrics = (self.folder / "metrics.jsonl").exists()
         if not has_metrics and not checkpoint.list_checkpoints(checkpoints):
             return None
-        tensors, meta = checkpoint.latest_valid(checkpoints, self.resume_notes.append)
+        tensors, meta = checkpoint.load_latest_checkpoint(checkpoints, self.resume_notes.append)
         if REQUIRED_METADATA - meta.keys():
             problem = f"the newest checkpoint in {checkpoints} is of no run"
-            raise InputError(f"{problem}; train in another --out")
-        folders.check_config(checkpoints, to_json(from_json(meta["config"])), self.run)
+            raise InputError(f"{problem}; train with a different --out")
+        run_dir.check_config(checkpoints, to_json(from_json(meta["config"])), self.run)
         splits, custom_splits = self.trainer.splits, self.trainer.custom_splits
-        folders.check_fingerprint(self.folder, meta, splits, custom_splits=custom_splits)
+        run_dir.check_fingerprint(self.folder, meta, splits, custom_splits=custom_splits)
         return tensors, meta
 
     def finish(self) -> Result:
@@ -163,7 +162,7 @@ class TrainingLoop:
         if trainer.device.type == "cuda":
             count = self.concurrent_runs
             concurrency = f", {count} runs side by side" if count > 1 else ""
-            hardware = folders.describe_hardware(trainer.device)
+            hardware = run_dir.describe_hardware(trainer.device)
             yield f"{hardware}: {trainer.precision}, {trainer.engine}{concurrency}"
         if self.ranks.size > 1:
             yield f"{self.ranks.size} processes, each with its part of every mini-batch"
@@ -198,9 +197,9 @@ class TrainingLoop:
         payload = b""
         if self.ranks.is_main:
             result = self._build_result()
-            folders.write_result(self.folder, result)
+            run_dir.write_result(self.folder, result)
             payload = json.dumps(asdict(result)).encode()
-        return folders.parse_result(self.ranks.broadcast_bytes(payload))
+        return run_dir.parse_result(self.ranks.broadcast_bytes(payload))
 
     def close(self) -> None:
         self.logger.close()
@@ -262,7 +261,9 @@ class TrainingLoop:
     def probe(self, step: int) -> MetricRow:
         """Return the diagnostics, None if not finite; their time does not count as the run's."""
         with self.stopwatch.exclude():
-            values = pseudo_label_error(self.trainer) | measure_outer_update(self.trainer, step)
+            values = measure_pseudo_label_error(self.trainer) | measure_outer_update(
+                self.trainer, step
+            )
         return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
     def _make_metadata(self, step: int) -> dict[str, Any]:
@@ -294,12 +295,12 @@ class TrainingLoop:
             steps=run.steps,
             seconds=self.stopwatch.get_elapsed(),
             steps_per_second=self.stopwatch.compute_step_rate(new_steps) if new_steps else None,
-            versions=folders.collect_versions(),
-            hardware=folders.describe_hardware(trainer.device),
+            versions=run_dir.collect_versions(),
+            hardware=run_dir.describe_hardware(trainer.device),
             precision=trainer.precision,
             engine=trainer.engine,
             concurrent_runs=max(self.concurrent_runs, self.earlier_concurrent),
             processes=self.ranks.size,
             warnings=[*self.leak_warnings, *self._check_health().values()],
-            settings=folders.flat_settings(run),
+            settings=run_dir.flatten_settings(run),
         )

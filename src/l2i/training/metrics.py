@@ -11,7 +11,7 @@ from torch import Tensor
 from l2i.bilevel.functional import Params
 from l2i.distributed import current_group
 from l2i.errors import NonFiniteCost
-from l2i.training.step import Costs, HoldoutGradient
+from l2i.training.step import Costs, FlatOuterGradient
 
 MetricRow = dict[str, float | int | None]
 
@@ -23,14 +23,16 @@ METRIC_LABELS = {"parameters": "the norm of the parameters", **OUTER_LABELS}
 
 
 def parse_metrics(content: bytes) -> list[MetricRow]:
-    """Parse metrics.jsonl; one of several errors is raised if these are not rows of metrics."""
+    """Parse metrics.jsonl; raise ValueError, TypeError or KeyError if it is damaged."""
     rows: list[MetricRow] = [json.loads(line) for line in content.splitlines()]
     if not all(row["step"] and "test" in row and "validation" in row for row in rows):
         raise ValueError("not rows of metrics")
     return rows
 
 
-def step_weighted_mean(rows: Iterable[tuple[float, MetricRow]], column: str) -> float | None:
+def compute_step_weighted_mean(
+    rows: Iterable[tuple[float, MetricRow]], column: str
+) -> float | None:
     """Average a column over the rows that have it, each weighted by the steps it covers."""
     present = [(steps, value) for steps, row in rows if (value := row.get(column)) is not None]
     total = sum(steps for steps, _ in present)
@@ -103,18 +105,22 @@ def check_finite(first_bad: Tensor) -> None:
         name = BLAME_ORDER[index]
         raise NonFiniteCost(
             f"{METRIC_LABELS.get(name, name)} is not finite from step {step + 1} on; "
-            "the last good checkpoint is kept; start again, in another --out, with a lower "
+            "the last good checkpoint is kept; start again, with a different --out, with a lower "
             "optim.lr or l2i.paper.eta, or look for bad values in the data"
         )
 
 
-def step_metrics(
-    costs: Costs, gradient: Tensor, outer: HoldoutGradient | None, theta: Tensor, rho: Tensor | None
+def compute_step_metrics(
+    costs: Costs,
+    gradient: Tensor,
+    outer: FlatOuterGradient | None,
+    theta: Tensor,
+    rho: Tensor | None,
 ) -> tuple[Params, Tensor | None]:
-    """Return a step's costs and gradient norms, and the share of labels above the mask, by class.
+    """Return a step's costs and gradient norms, and the shares of labels that pass the mask.
 
-    `rho` is the ratio of a normalized update, if the step took one. The shares are None if the
-    method has no mask.
+    `rho` is the ratio of a normalized update, if the step took one. The shares, by class, are None
+    if the method has no mask.
     """
     local_metrics = {"c_t": costs.c_t.detach(), "c_u": costs.c_u.detach()}
     local_metrics |= {} if outer is None else {"c_h": outer.c_h}

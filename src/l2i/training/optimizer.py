@@ -1,4 +1,4 @@
-"""Adam and SGD with the paper's schedules, and the scalars of a step (Algorithm 1, 6 and 11)."""
+"""Adam and SGD with schedules, and the scalars of a step (Algorithm 1, lines 6 and 11)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FlatParameters:
             params[name].data = view
 
     def check_storage(self, params: Params) -> None:
-        """Check that parameters still lie here; a model moved or given to two trainers has left."""
+        """Check that parameters still lie here: the model may have moved, or have two trainers."""
         name = next(iter(params))
         offset = self.layout[name][-1] * self.values.element_size()
         if params[name].data_ptr() != self.values.data_ptr() + offset:
@@ -85,7 +85,7 @@ def clip_gradient(gradient: Params, max_norm: float) -> Params:
     return dict(zip(gradient, torch._foreach_mul(list(gradient.values()), scale), strict=True))
 
 
-def layerwise_lr_scales(names: Iterable[str], decay: float) -> dict[str, float]:
+def compute_layerwise_lr_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     """Return each parameter's share of the rate: 1 for the head, times `decay` per layer below."""
     depths: dict[str, int | None] = {}  # from 1; 0 for embeddings, None above all layers
     for name in names:
@@ -107,7 +107,7 @@ class Stepper:
         device = next(iter(params.values())).device
         on_gpu = device.type == "cuda"  # one kernel steps all parameters, reading the rate there
         rate = torch.full((), optim.lr, device=device) if on_gpu else optim.lr
-        scales = layerwise_lr_scales(params, optim.layer_decay)
+        scales = compute_layerwise_lr_scales(params, optim.layer_decay)
         self.lr_scales = list(dict.fromkeys(scales.values()))
         groups: list[dict[str, Any]] = [
             {
@@ -187,7 +187,7 @@ class StepScalars:
         self.last_values: dict[str, float] = {}
 
     def set_step(self, t: int) -> None:
-        """Go to a step; values travel as arguments of kernels, so nothing is synchronised."""
+        """Set the scalars of step t; they are kernel arguments, so nothing synchronises."""
         run, paper = self.run, self.run.l2i.paper
         lr_factor = compute_lr_factor(run.optim, t, run.steps)
         values: dict[str, float] = {

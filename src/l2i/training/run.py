@@ -18,11 +18,11 @@ from l2i.data import STREAMED_DATASETS
 from l2i.data.samples import Splits
 from l2i.distributed import ProcessGroup, init_distributed
 from l2i.errors import InputError, Stopped
-from l2i.training import run_dir as folders
-from l2i.training.checkpoint import latest_valid, translate_disk_full
+from l2i.training import run_dir
+from l2i.training.checkpoint import load_latest_checkpoint, translate_disk_full
 from l2i.training.loop import EvalCallback, StopRequest, TrainingLoop
 from l2i.training.run_dir import Result, parse_result, read_result, resolve_run_dir
-from l2i.training.setup import param_dtype, pick_device, use_threads, with_data_root
+from l2i.training.setup import get_param_dtype, pick_device, use_threads, with_data_root
 from l2i.training.trainer import Trainer
 
 # by default: capturing takes up to six streams per run, and torch has 32 distinct ones
@@ -80,8 +80,8 @@ def _open_training(
         stack.enter_context(closing(trainer))
         _check_data_agree(trainer)
         if ranks.is_main:
-            stack.enter_context(folders.lock_run_dir(folder))
-            folders.claim_run_dir(folder, run)
+            stack.enter_context(run_dir.lock_run_dir(folder))
+            run_dir.claim_run_dir(folder, run)
         devices = [trainer.device] if trainer.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices))
         torch.manual_seed(run.seed)
@@ -95,13 +95,15 @@ def _read_finished_result(
     """Return the result of a finished run, which the main process reads for all."""
     payload = b""
     if ranks.is_main:
-        folders.check_available(folder, run)
+        run_dir.check_available(folder, run)
         result = read_result(folder)
         payload = b"" if result is None else json.dumps(asdict(result)).encode()
         if result is not None and splits is not None:
-            meta = latest_valid(folder / "checkpoints")[1]
-            cpu_splits = splits.to(torch.device("cpu"), param_dtype(run))  # as for the fingerprint
-            folders.check_fingerprint(folder, meta, cpu_splits, custom_splits=True)
+            meta = load_latest_checkpoint(folder / "checkpoints")[1]
+            cpu_splits = splits.to(
+                torch.device("cpu"), get_param_dtype(run)
+            )  # as for the fingerprint
+            run_dir.check_fingerprint(folder, meta, cpu_splits, custom_splits=True)
     payload = ranks.broadcast_bytes(payload)
     return parse_result(payload) if payload else None
 
@@ -109,7 +111,7 @@ def _read_finished_result(
 def _check_settings_agree(run: Run, ranks: ProcessGroup) -> None:
     """Check that all processes, which have their own command lines, were given the same run."""
     main_run = from_json(json.loads(ranks.broadcast_bytes(json.dumps(to_json(run)).encode())))
-    mismatches = folders.find_differences(to_json(main_run), to_json(run))
+    mismatches = run_dir.find_differences(to_json(main_run), to_json(run))
     if mismatches:
         listed = "; ".join(mismatches[:4])
         raise InputError(f"process {ranks.rank} has other settings than process 0 ({listed})")

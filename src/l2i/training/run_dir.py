@@ -89,7 +89,7 @@ def read_run(folder: Path) -> Run:
     """Read the configuration in a run folder."""
     path = folder / "config.json"
     if (folder / FIT_FILE).is_file():
-        hint = f"'l2i report {folder}' tells of it"
+        hint = f"use 'l2i report {folder}'"
         raise InputError(f"{folder} is the folder of a fit, not of a run; {hint}")
     if not path.is_file():
         raise InputError(f"{folder} is not a run folder (it has no config.json); give another")
@@ -118,11 +118,11 @@ def read_result(folder: Path) -> Result | None:
 
 
 def parse_result(content: bytes) -> Result:
-    """Parse a result; one of several errors is raised if it is damaged."""
+    """Parse a result; raise ValueError or TypeError if it is damaged."""
     return from_dict(Result, json.loads(content))
 
 
-def flat_settings(run: Run) -> FlatSettings:
+def flatten_settings(run: Run) -> FlatSettings:
     """Return the settings of a run by path, as JSON; files and folders by name only."""
     excluded = FIELDS_FREE_ON_RESUME + REPORTED_FIELDS
     fields = {path: v for path, v in flatten_fields(run) if path not in excluded}
@@ -147,7 +147,7 @@ def lock_run_dir(folder: Path) -> Iterator[None]:
         check_tree(folder)
         lock = try_lock(folder / LOCK_FILE)
     if lock is None:
-        raise InputError(f"another process is at work in {folder}; wait, or give another --out")
+        raise InputError(f"another process is using {folder}; wait, or choose a different --out")
     with lock:
         yield
 
@@ -158,14 +158,14 @@ def _translate_folder_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         problem = f"{folder} cannot be a run folder ({error.strerror})"
-        raise InputError(f"{problem}; give another --out") from None
+        raise InputError(f"{problem}; choose a different --out") from None
 
 
 def check_available(folder: Path, run: Run) -> None:
     """Check that the folder is free or belongs to this run; others are never overwritten."""
     with _translate_folder_errors(folder):  # a name that no folder can have
         if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file; give another --out")
+            raise InputError(f"{folder} is a file; choose a different --out")
     paths = folder.iterdir() if folder.exists() else ()
     if any(path.name != LOCK_FILE and path.suffix != ".partial" for path in paths):
         check_config(folder, to_json(read_run(folder)), run)
@@ -176,7 +176,7 @@ def check_config(folder: Path, stored: dict[str, Any], run: Run) -> None:
     mismatches = find_differences(stored, to_json(run))
     if mismatches:
         problem = f"{folder} holds a run of another configuration ({'; '.join(mismatches[:4])})"
-        raise InputError(f"{problem}; give another --out, or remove the folder")
+        raise InputError(f"{problem}; choose a different --out, or remove the folder")
 
 
 def check_fingerprint(
@@ -187,7 +187,7 @@ def check_fingerprint(
     if meta.get("data", splits.fingerprint()) != splits.fingerprint():
         raise InputError(
             f"{folder} was trained on other data than is there now; give the --data.root that it "
-            "was trained with, put back what was changed there, or train anew in another --out"
+            "was trained with, undo the change there, or train again with a different --out"
         )
 
 
@@ -197,7 +197,7 @@ def check_data_available(folder: Path, meta: dict[str, Any], *, custom_splits: b
         return
     fit = folder.parent
     if (fit / FIT_FILE).is_file():
-        raise InputError(f"{folder} is part of the fit {fit}; 'l2i report {fit}' tells of it")
+        raise InputError(f"{folder} is part of the fit {fit}; use 'l2i report {fit}'")
     fix = f"open it there: l2i.load_model('{folder}', splits=…)"
     raise InputError(f"{folder} was trained on splits given in Python; {fix}")
 

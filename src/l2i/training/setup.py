@@ -85,7 +85,7 @@ def check_validation(run: Run, splits: Splits) -> None:
         raise InputError(f"{problem}; raise data.num_validation")
 
 
-def param_dtype(run: Run) -> torch.dtype:
+def get_param_dtype(run: Run) -> torch.dtype:
     """Return the type of parameters and data; bf16 is for forwards alone."""
     return torch.float64 if run.precision == "float64" else torch.float32
 
@@ -173,7 +173,7 @@ def build_model(
 def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """Move a model to its device for training; on a GPU, to the fastest memory format too.
 
-    A model in evaluation mode as a whole leaves it; single layers stay as they are.
+    A model in evaluation mode is put in training mode; single layers keep their own mode.
     """
     if any(is_lazy(p) for p in model.parameters()):
         problem = "the model has lazy layers, whose sizes are not known yet"
@@ -200,7 +200,7 @@ def translate_shape_errors() -> Iterator[None]:
         raise InputError(f"the first step cannot be taken with these settings: {error}") from error
 
 
-def inspect_forward(net: Net, x: Tensor, num_outputs: int) -> tuple[bool, int]:
+def probe_forward(net: Net, x: Tensor, num_outputs: int) -> tuple[bool, int]:
     """Check the output's shape; return whether random numbers are drawn, and the bytes held.
 
     Dropout draws random numbers. Bytes are those that a GPU holds for the backward; 0 on a CPU.
@@ -259,11 +259,11 @@ def load_module_state(model: nn.Module, tensors: Params) -> None:
 
 @contextmanager
 def translate_state_errors() -> Iterator[None]:
-    """Turn errors about tensors that do not belong to this run, if a file was tampered with."""
+    """Turn errors about tensors of another run, as in a tampered file, into an InputError."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError):
         problem = "the checkpoint does not hold the state of such a run"
-        raise InputError(f"{problem}; restore it, or train in another --out") from None
+        raise InputError(f"{problem}; restore it, or train with a different --out") from None

@@ -130,7 +130,7 @@ class Costs(NamedTuple):
 
     c_t: Tensor
     c_u: Tensor
-    mask_by_class: Tensor | None = None  # [C], shares of labels above the mask, if there is one
+    mask_by_class: Tensor | None = None  # [C], shares of labels that pass the mask, if there is one
     one_forward: bool = False  # whether one forward led to both, so that one backward serves both
 
 
@@ -200,7 +200,7 @@ class BaseGradient(NamedTuple):
         return reduce(torch.add, self.parts)
 
 
-class HoldoutGradient(NamedTuple):
+class FlatOuterGradient(NamedTuple):
     """The flat gradient of an outer step and its C^H, averaged over all processes."""
 
     gradient: Tensor
@@ -283,7 +283,7 @@ class Gradients:
 
     def compute_outer(
         self, batch: Batch, nets: Nets, streams: StreamSchedule = SEQUENTIAL
-    ) -> HoldoutGradient:
+    ) -> FlatOuterGradient:
         """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""
         assert self.outer_step is not None and batch.holdout is not None
         method, task, holdout, l2i = self.outer_method, self.task, batch.holdout, self.run.l2i
@@ -336,7 +336,7 @@ class Gradients:
 
     def _compute_direct(
         self, nets: Nets, holdout: Labeled, streams: StreamSchedule
-    ) -> HoldoutGradient:
+    ) -> FlatOuterGradient:
         """Return ∇C^H at θ, with no labels imputed: the gradient of more labelled samples."""
         with streams("holdout"):
             cost = self.task.loss(lookahead(self.network, nets.theta)(holdout.x), holdout.y)
@@ -344,10 +344,10 @@ class Gradients:
             gradient = dict(zip(nets.theta, grads, strict=True))
             return self._reduce(OuterGradient(gradient, cost.detach()))
 
-    def _reduce(self, outer: OuterGradient) -> HoldoutGradient:
+    def _reduce(self, outer: OuterGradient) -> FlatOuterGradient:
         """Average over all processes."""
         group, flat = current_group(), self.flat.flatten(outer.gradient)
-        return HoldoutGradient(group.all_reduce_mean(flat), group.all_reduce_mean(outer.c_h))
+        return FlatOuterGradient(group.all_reduce_mean(flat), group.all_reduce_mean(outer.c_h))
 
 
 def _make_outer_step(run: Run, task: Task) -> OuterStep | None:

@@ -20,7 +20,7 @@ from l2i.training import ema, setup
 from l2i.training.cuda_graph import StepGraph, choose_stream_plan
 from l2i.training.evaluation import compute_outputs
 from l2i.training.loader import Loader, derive_seed
-from l2i.training.metrics import MetricAccumulator, step_metrics
+from l2i.training.metrics import MetricAccumulator, compute_step_metrics
 from l2i.training.optimizer import FlatParameters, Stepper
 from l2i.training.precision import apply_precision, resolve_precision, use_precision
 from l2i.training.step import SEQUENTIAL, Gradients, StreamSchedule
@@ -69,7 +69,7 @@ class Trainer:
         validate(run)
         self.run, self.custom_splits, self.ranks = run, splits is not None, current_group()
         setup.check_divisible(run, self.ranks)
-        self.device, dtype = setup.pick_device(run.device), setup.param_dtype(run)
+        self.device, dtype = setup.pick_device(run.device), setup.get_param_dtype(run)
         self.precision = resolve_precision(run, self.device)
         self.splits = (setup.load_splits(run) if splits is None else splits).to(self.device, dtype)
         setup.check_validation(run, self.splits)
@@ -101,10 +101,10 @@ class Trainer:
                 batch, net = self.loader.draw_batch(0), lookahead(self.network, self.params)
                 x, num_outputs = batch.labeled.x, self.task.num_outputs
                 self.gradients.batchnorm.inspect_forward(lambda: net(x))
-                self.uses_rng, self.held_bytes = setup.inspect_forward(net, x, num_outputs)
-                self.base_gradient(batch, 0)
+                self.uses_rng, self.held_bytes = setup.probe_forward(net, x, num_outputs)
+                self.compute_base_gradient(batch, 0)
                 if self.outer_step is not None:
-                    self.outer_gradient(batch, 0)
+                    self.compute_outer_gradient(batch, 0)
         finally:
             self.loader.close()
             for buffer, before in zip(self.model.buffers(), saved_buffers, strict=True):
@@ -127,7 +127,7 @@ class Trainer:
         if self.run.engine == "eager" or reason is not None:
             return None
         has_head, plan = gradients.head is not None, None
-        # messages between processes have an order, so steps that send some are sequential
+        # collectives must run in order, so steps that use them are sequential
         if gradients.batchnorm.concurrent and self.ranks.device_group is None:
             plan = choose_stream_plan(activation_bytes=self.held_bytes, last_layer=has_head)
         return StepGraph(self.train_step, self.loader, plan, required=wants_graph)
@@ -173,12 +173,12 @@ class Trainer:
         self.optimizer.apply_weight_decay()
         with streams("impute"):
             rho = self.scalars.rho if at_one_theta else None
-            metrics, mask = step_metrics(base.costs, gradient, outer, self.flat.values, rho)
+            metrics, mask = compute_step_metrics(base.costs, gradient, outer, self.flat.values, rho)
             self.meter.add(metrics, self.scalars.step, mask)
         self.teacher.update(self.model, self.flat.values, self.scalars.ema_weight)
         streams.join()
 
-    def base_gradient(self, batch: Batch, t: int) -> Params:
+    def compute_base_gradient(self, batch: Batch, t: int) -> Params:
         """Return the gradient of C^T + λ C^U at step t; this updates the running statistics."""
         self.scalars.set_step(t)
         with use_precision(self.device):
@@ -186,7 +186,7 @@ class Trainer:
             self.gradients.batchnorm.apply_updates()
         return self.flat.split(self.ranks.all_reduce_mean(base.gradient))
 
-    def outer_gradient(self, batch: Batch, t: int) -> Params:
+    def compute_outer_gradient(self, batch: Batch, t: int) -> Params:
         """Return ∂C^H/∂θ through the imputed labels, at step t."""
         self.scalars.set_step(t)
         with use_precision(self.device):

@@ -9,7 +9,7 @@ from l2i.errors import InputError
 
 @contextmanager
 def translate_read_errors(path: Path, rewrite: str = "write it again as UTF-8") -> Iterator[None]:
-    """Report in one line that a file is not readable, or not UTF-8 text: then, to `rewrite` it."""
+    """Turn read errors into InputErrors; `rewrite` is the fix for text that is not UTF-8."""
     try:
         yield
     except UnicodeDecodeError:
@@ -20,6 +20,6 @@ def translate_read_errors(path: Path, rewrite: str = "write it again as UTF-8") 
 
 
 def make_missing_error(name: str, root: str | None, missing: str, fix: str) -> InputError:
-    """Return the error for a data set of which `missing` ("train.txt is not") in `root`."""
+    """Return the error for missing files; `missing` is "a.txt is not" or "neither a nor b is"."""
     reason = "no folder is given" if root is None else f"{missing} in {root}"
     return InputError(f"{name} is not there: {reason}. {fix} as --data.root, or in L2I_DATA")

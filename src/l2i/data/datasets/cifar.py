@@ -190,7 +190,7 @@ def _unpickle(path: Path) -> Any:
 
 
 class UnsafePickleError(Exception):
-    """What a file asked for that CIFAR's files never do."""
+    """A pickle requests something that CIFAR's files never do."""
 
 
 class RestrictedUnpickler(Unpickler):

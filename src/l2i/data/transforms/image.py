@@ -154,7 +154,7 @@ def _crop(x: Tensor, corner: Tensor, size: tuple[int, int]) -> Tensor:
     return x.flatten(2).gather(2, index.expand(-1, channels, -1)).view(batch, channels, *size)
 
 
-@cache  # without bound: a recorded step reads them
+@cache  # without bound: a captured step reads them
 def _make_window_offsets(size: tuple[int, int], width: int, device: torch.device) -> Tensor:
     """Return where the pixels of a window are in a flattened image, relative to its corner."""
     rows, columns = (torch.arange(n, device=device) for n in size)

@@ -83,10 +83,10 @@ def _capture_graph(
     fill: float,
     stream: int,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Record `apply_layers` for one shape: its small kernels take longer to launch than to run."""
+    """Capture `apply_layers` for one shape: its small kernels take longer to launch than to run."""
     op = torch.zeros(layers, shape[0], device=device, dtype=torch.long)
     inputs = (torch.zeros(shape, device=device, dtype=dtype), op, op.float())
-    apply_layers(*inputs, fill)  # makes the constants, which must outlive the recording
+    apply_layers(*inputs, fill)  # makes the constants, which must outlive the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         output = apply_layers(*inputs, fill)
@@ -115,7 +115,7 @@ def apply_op(x: Tensor, op: Tensor, magnitude: Tensor, *, fill: float = 127.0) -
     return _warp(_apply_tone(_blend(pixels, grey, m), grey, m), m, fill).to(x.dtype)
 
 
-@cache  # without bound: a recorded graph reads them
+@cache  # without bound: a captured graph reads them
 def _make_range_tensors(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return low, high and neutral magnitudes [ops]; cached, as copying waits for the device."""
     low, high, neutral = torch.tensor(list(MAGNITUDE_RANGES.values()), device=device).unbind(1)

@@ -1,6 +1,6 @@
 """Perturbations T_η of texts as token ids, batched, with every random choice from the generator.
 
-Nothing waits for the device, and no shape depends on the content, so that steps can be recorded.
+Nothing waits for the device, and no shape depends on the content, so that steps can be captured.
 """
 
 from __future__ import annotations

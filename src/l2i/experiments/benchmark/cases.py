@@ -19,7 +19,7 @@ from l2i.errors import InputError
 from l2i.experiments.options import BenchOptions
 from l2i.models.huggingface import RANDOM_WEIGHTS, resolve_weights
 from l2i.registry import make_unknown_error
-from l2i.training.setup import param_dtype
+from l2i.training.setup import get_param_dtype
 
 GROUP_RECIPES = {
     "mean-teacher": "cifar10/mean-teacher-l2i-250",
@@ -145,7 +145,7 @@ def make_splits(group: str, device: torch.device, run: Run) -> Splits:
             split_kwargs["classes"] = 10
     labeled, test = (x[: len(y)], y), (x[:10], y[:10])
     splits = Splits.from_arrays(labeled=labeled, unlabeled=x, test=test, **split_kwargs)
-    return splits.to(device, param_dtype(run))
+    return splits.to(device, get_param_dtype(run))
 
 
 def _make_texts(shape: tuple[int, int], generator: Generator) -> Tensor:

@@ -42,7 +42,7 @@ REPORT_INTERVAL_S = 5.0
 RowIndices = NDArray[np.int64]  # [N], of the data
 Sizes = NDArray[np.int64]  # [N, 2], widths and heights of the original images
 Numbers = NDArray[np.float64]  # [N, D], targets, maybe points x1 y1 x2 y2 …
-Item = TypeVar("Item")
+ItemT = TypeVar("ItemT")
 
 
 class ImageSpec(NamedTuple):
@@ -99,7 +99,7 @@ def read_array_images(
     notes = _describe_images(sizes, spec, options, targets)
     if x.ndim == 4 and x.shape[1:] != pixels.shape[1:]:
         notes.insert(0, "x is taken as [N, H, W, C]")
-    return Images(_resize_images(pixels, spec), np.arange(len(x)), sizes, spec, tuple(notes))
+    return Images(_resize_images(pixels, spec, path), np.arange(len(x)), sizes, spec, tuple(notes))
 
 
 def read_new_array_images(x: NDArray[Any], path: Path, spec: ImageSpec, dtype: str) -> Images:
@@ -113,7 +113,7 @@ def read_new_array_images(x: NDArray[Any], path: Path, spec: ImageSpec, dtype: s
         raise InputError(f"{path}: {problem} {spec.channels}")
     pixels = to_image_array(x, path, dtype)
     sizes = _get_array_sizes(pixels)
-    return Images(_resize_images(pixels, spec), np.arange(len(x)), sizes, spec, ())
+    return Images(_resize_images(pixels, spec, path), np.arange(len(x)), sizes, spec, ())
 
 
 def _get_array_sizes(images: NDArray[Any]) -> Sizes:  # [N, 2]
@@ -121,7 +121,7 @@ def _get_array_sizes(images: NDArray[Any]) -> Sizes:  # [N, 2]
     return np.tile(np.array([width, height], dtype=np.int64), (len(images), 1))
 
 
-def _resize_images(x: NDArray[Any], spec: ImageSpec) -> NDArray[Any]:  # [N, C, S, S]
+def _resize_images(x: NDArray[Any], spec: ImageSpec, path: Path) -> NDArray[Any]:  # [N, C, S, S]
     """Resize images [N, C, H, W]; those of the right size stay as they are."""
     check_image_memory(len(x), spec, itemsize=x.dtype.itemsize)
     height, width = x.shape[2:]
@@ -135,6 +135,9 @@ def _resize_images(x: NDArray[Any], spec: ImageSpec) -> NDArray[Any]:  # [N, C, 
         plane = Image.fromarray(np.ascontiguousarray(x[index]))
         resized = plane.resize((spec.side, spec.side), Image.Resampling.BICUBIC, box=box)
         output[index] = np.asarray(resized)
+    if not np.isfinite(output).all():  # bicubic resizing overshoots
+        problem = "x holds numbers too large to be resized"
+        raise InputError(f"{path}: {problem}; give them in another unit")
     return output
 
 
@@ -237,12 +240,12 @@ def _describe_unreadable(errors: dict[int, str], names: Sequence[str]) -> str:
 
 
 def report_progress(
-    items: Iterable[Item],
+    items: Iterable[ItemT],
     total: int,
     action: str,
     progress: ProgressCallback,
     interval_s: float = REPORT_INTERVAL_S,
-) -> Iterator[Item]:
+) -> Iterator[ItemT]:
     """Yield the items, and report now and then how many are done."""
     last_report = time.monotonic()
     for number, item in enumerate(items, 1):

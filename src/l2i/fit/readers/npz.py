@@ -22,9 +22,9 @@ COLOR_CHANNELS = (1, 3)  # which axis holds the channels is recognised by its le
 ALPHA_CHANNELS = (2, 4)
 
 
-def read_npz(path: Path, *, labelled: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Read and check x, and y if `labelled`."""
-    required = ("x", "y") if labelled else ("x",)
+def read_npz(path: Path, *, labeled: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Read and check x, and y if `labeled`."""
+    required = ("x", "y") if labeled else ("x",)
     problem = f"{path} is damaged, or not an .npz of plain arrays"
     fix = "write it with numpy.savez, x and y without Python objects"
     with translate_any_error(problem, fix):

@@ -59,8 +59,13 @@ SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".ods")
 COLUMN_OPTIONS = ("target", "text", "category", "ignore", "id", "image")
 TABLE_ONLY_OPTIONS = ("id", "image", "encoding", "separator")
 IMAGE_ONLY_OPTIONS = ("size", "grey", "landmarks", "skip_unreadable")
-NAME = str | None
-TABLE_TYPES = {"layout": str, "encoding": str, "separator": str, "id": NAME, "image": NAME}
+TABLE_TYPES = {
+    "layout": str,
+    "encoding": str,
+    "separator": str,
+    "id": str | None,
+    "image": str | None,
+}
 IMAGE_TYPES = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}
 IMAGE_DTYPES = ("uint8", "float32")
 MAX_CELL_CHARS, MAX_TEXT_CHARS = 200, 400  # shown of a row
@@ -97,7 +102,7 @@ class Source(InputRows):
     encoder: str | None = None
     """The pretrained network that reads a table of texts, if any."""
 
-    def make_sample(self, row: int) -> RowPreview:
+    def make_preview(self, row: int) -> RowPreview:
         """Return a row as shown in a report."""
         if isinstance(self.inputs, np.ndarray):
             return RowPreview(row=row, png_base64=encode_thumbnail(self.inputs[row]))
@@ -152,7 +157,7 @@ def read_new(
         if path_kind != "npz":
             fix = "give one with an array x"
             raise InputError(f"{path} is not an .npz file, as the model was trained on; {fix}")
-        x, _ = read_npz(data_path, labelled=False)
+        x, _ = read_npz(data_path, labeled=False)
         images = read_new_array_images(x, data_path, spec, saved["dtype"])
         return _make_new_images(images, _number_rows(len(x)), ())
 
@@ -166,9 +171,9 @@ def _check_saved_options(saved: SavedOptions, *, images: bool) -> None:
         invalid = ["layout"]
     if not invalid and images:
         is_valid = saved["side"] > 0 < saved["channels"] and saved["dtype"] in IMAGE_DTYPES
-        invalid = [] if is_valid else ["frame"]
+        invalid = [] if is_valid else ["image size"]
     if invalid:
-        fix = "restore it, or fit again in another --out"
+        fix = "restore it, or fit again with a different --out"
         raise InputError(f"fit.json does not say the {invalid[0]} of its data; {fix}")
 
 
@@ -252,7 +257,7 @@ def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCall
 def _read_array_source(path: Path, options: ReadOptions) -> Source:
     file_options = ("target", "text", "encoder", *TABLE_ONLY_OPTIONS, "skip_unreadable", "grey")
     _check_unused_options(options, file_options, "tables and image files")
-    x, y = read_npz(path, labelled=True)
+    x, y = read_npz(path, labeled=True)
     assert y is not None
     labels, task = parse_npz_targets(y, options.task, path)
     targets, ids = read_targets(labels, task), _number_rows(len(x))
@@ -364,7 +369,7 @@ def _read_unlabeled_table(path: Path, path_kind: PathKind, saved: SavedOptions) 
     if path_kind != "npz":
         fix = f"give one of {SUFFIX_LIST}"
         raise InputError(f"{path} is not a table, as the model was trained on; {fix}")
-    x, _ = read_npz(path, labelled=False)
+    x, _ = read_npz(path, labeled=False)
     if x.ndim != 2:
         problem = f"x is {list(x.shape)}, but the model was trained on a table"
         raise InputError(f"{path}: {problem}; write [N, columns]")

@@ -123,7 +123,7 @@ def _format_gap(gap: Estimate, *, is_classification: bool) -> str:
 
 
 def _explain_selection(fitted: FitArtifact) -> str:
-    """Say which candidate was chosen, and why."""
+    """Explain which candidate was chosen."""
     best, others = fitted.selected, [c for c in fitted.candidates if c.name != fitted.selected_name]
     value = f"{fitted.metric_name} {format_metric(best.validation_metric, fitted.metric_name)}"
     if not others:

@@ -26,7 +26,7 @@ FAILURE_THRESHOLD = 10.0  # per cent of the distance between the eyes
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """Turns outputs into labels, by default as they are, and compares the two. Costs are means."""
+    """Turns outputs into labels and compares the two. All costs are means."""
 
     kind: ClassVar[str]
 
@@ -41,33 +41,33 @@ class Task(ABC):
         """Return the mean of ℓ."""
         return self.sample_losses(outputs, target).mean()
 
+    @abstractmethod
     def to_label(self, outputs: Tensor) -> Tensor:
         """Return the label that an output stands for; differentiable."""
-        return outputs
 
+    @abstractmethod
     def to_logits(self, z: Tensor) -> Tensor:
         """Invert `to_label`: return the learnable parameters behind z."""
-        return z
 
     @abstractmethod
     def harden(self, z: Tensor, threshold: float) -> Imputed:
         """Return the hard label (an argmax), which counts if it is confident."""
 
+    @abstractmethod
     def to_target(self, y: Tensor) -> Tensor:
         """Return encoded labels in the form of z."""
-        return y
 
     def distance(self, outputs: Tensor, z: Tensor) -> Tensor:
         """Return d, the mean squared difference of an output's label and z, per sample, [B]."""
         return (self.to_label(outputs) - z).square().mean(dim=1)
 
+    @abstractmethod
     def encode(self, y: Tensor) -> Tensor:
         """Encode labels of the data set for training."""
-        return y
 
+    @abstractmethod
     def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:
         """Turn a label of one view into that of another."""
-        return z
 
     @abstractmethod
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -122,6 +122,12 @@ class Classification(Task):
     def to_target(self, y: Tensor) -> Tensor:
         return F.one_hot(y, self.num_outputs).to(torch.get_default_dtype())
 
+    def encode(self, y: Tensor) -> Tensor:
+        return y
+
+    def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:
+        return z
+
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         values = {self.metric_name: 100 * (outputs.argmax(dim=1) != y).double().mean()}
         if self.num_outputs > MAX_CLASSES_WITHOUT_TOP5:
@@ -166,8 +172,17 @@ class Regression(Task):
     def sample_losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return (outputs - target).square().mean(dim=1)
 
+    def to_label(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def to_logits(self, z: Tensor) -> Tensor:
+        return z
+
     def harden(self, z: Tensor, threshold: float) -> Imputed:
         return Imputed.unmasked(z)
+
+    def to_target(self, y: Tensor) -> Tensor:
+        return y
 
     def encode(self, y: Tensor) -> Tensor:
         return (y - self.mean) / self.std

@@ -188,7 +188,7 @@ def test_where_all_is_kept_nothing_is_trained(
     said = l2i(
         *training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"))
     )
-    assert said.out.partition("Kept in")[0] == trained[1].partition("Kept in")[0]
+    assert said.out.partition("Saved to")[0] == trained[1].partition("Saved to")[0]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["aflw.json"]
 
 

@@ -123,7 +123,7 @@ def test_wrong_input_writes_nothing(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with lock_run_dir(folder), pytest.raises(InputError, match="another process is at work"):
+    with lock_run_dir(folder), pytest.raises(InputError, match="another process is using"):
         train(short(folder), quiet=True)
     train(short(folder), quiet=True)
 

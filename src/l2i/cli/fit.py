@@ -84,9 +84,9 @@ def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:
         values = [format_value(c.validation_metric), format_value(c.test_metric)]
         marker = "chosen" if c.name == fitted.selected_name else ""
         table.append([c.title, *values, f"{c.seconds:.1f}", marker])
+    print(*align_columns(table, alignment="<>>><"), sep="\n")
     verdict = build_verdict(fitted, rows)
-    lines = align_columns(table, alignment="<>>><")
-    print(*lines, *verdict.sentences, verdict.selection, sep="\n")
+    print(*verdict.sentences, verdict.selection, sep="\n")
 
 
 @parsing.command(ImputeOptions, FIT_FOLDER)

@@ -87,8 +87,12 @@ class Tokenizer:
 
     def make_vocabulary(self, ids: Tensor) -> Vocabulary:
         """Build the vocabulary, with statistics of the texts `ids` [N, L]."""
-        marks = {"is_special": self.is_special, "is_continuation": self.is_continuation}
-        return build_vocabulary(ids, pad_id=self.pad_id, **marks)
+        return build_vocabulary(
+            ids,
+            pad_id=self.pad_id,
+            is_special=self.is_special,
+            is_continuation=self.is_continuation,
+        )
 
 
 def _check_vocab_match(weights: str | None, config: Any, pad_id: int, vocab_size: int) -> None:

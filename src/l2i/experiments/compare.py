@@ -51,8 +51,8 @@ def load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRow
             )
     rows = build_rows(table, {cell: list(runs.values()) for cell, runs in store.results.items()})
     store.check_equal_steps(rows)
-    twins = [row.time_matched_baseline for row in rows if row.name in requested]
-    visible_names = {*requested, *(row.name for row in twins if row is not None)}
+    time_matched = [row.time_matched_baseline for row in rows if row.name in requested]
+    visible_names = {*requested, *(row.name for row in time_matched if row is not None)}
     return [row for row in rows if row.name in visible_names or not requested]
 
 
@@ -169,13 +169,17 @@ def train_or_load(
 
 
 def make_time_matched_runs(
-    table: Table, cell: str, theirs: list[Result], ours: list[Result], options: CompareOptions
+    table: Table,
+    cell: str,
+    baseline_results: list[Result],
+    l2i_results: list[Result],
+    options: CompareOptions,
 ) -> list[Run]:
     """Return the baseline's runs with as many steps as fit in the time of its runs with L2I."""
-    run = replace(table.get_run(theirs[0].name), name=get_time_matched_name(cell, table))
+    run = replace(table.get_run(baseline_results[0].name), name=get_time_matched_name(cell, table))
     return [
         make_run_at_seed(
             run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds))
         )
-        for b, i in zip(theirs, ours, strict=True)
+        for b, i in zip(baseline_results, l2i_results, strict=True)
     ]

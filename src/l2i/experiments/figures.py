@@ -190,7 +190,10 @@ def select_evenly_spaced(total: int, count: int) -> list[int]:
 
 
 def select_best_and_worst(errors: list[Tensor], count: int) -> list[int]:
-    """Return the faces with the largest gains over errors[1] or smallest errors, then the worst."""
+    """Return the faces with the largest gain over the second errors, then the largest errors.
+
+    Without second errors, the best faces are those with the smallest errors.
+    """
     run_errors = errors[0]
     best = (run_errors - errors[1] if len(errors) > 1 else run_errors).argsort()[:count]
     return [*best.tolist(), *run_errors.argsort(descending=True)[:count].tolist()]

@@ -94,11 +94,12 @@ def _link_baselines(
     if baseline_name is None:
         return row
     control = table.find_cell(table.cells[row.name]._replace(ablation=CONTROL_ABLATION))
+    has_control = control is not None and control != row.name
     return replace(
         row,
         baseline=rows.get(baseline_name),
         time_matched_baseline=rows.get(get_time_matched_name(row.name, table)),
-        control=rows.get(control or "") if control != row.name else None,
+        control=rows.get(control or "") if has_control else None,
     )
 
 
@@ -227,7 +228,7 @@ def make_folder(folder: Path, flag: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{folder} cannot be a folder ({error.strerror}); give another {flag}"
+            f"{folder} cannot be a folder ({error.strerror}); choose a different {flag}"
         ) from None
 
 

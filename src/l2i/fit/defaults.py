@@ -263,10 +263,13 @@ def describe_run(run: Run) -> dict[str, str]:
 def _describe_network(network: ModelConfig) -> str:
     if network.name != "encoder":
         return f"{network.name}, width {network.width}, depth {network.depth}"
-    frozen = {"embeddings": ", word embeddings not trained"}
-    frozen["encoder"] = ", of which only the head is trained"
+    frozen = {
+        "none": "",
+        "embeddings": ", word embeddings not trained",
+        "encoder": ", of which only the head is trained",
+    }
     dropout = f"dropout {network.dropout:g} before the head"
-    return f"encoder {network.weights}, {dropout}{frozen.get(network.freeze, '')}"
+    return f"encoder {network.weights}, {dropout}{frozen[network.freeze]}"
 
 
 def _describe_view(view: Augment | TokenAugment) -> str:

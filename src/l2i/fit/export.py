@@ -221,7 +221,7 @@ def _insert_label_encoders(model: Any, columns: list[Column]) -> None:
     words, codes = ([f"{name}_{i}" for i in range(count)] for name in ("words", "codes"))
     nodes = [helper.make_node("Split", ["categories"], words, axis=1, num_outputs=count)]
     for word, code, column in zip(words, codes, columns, strict=True):
-        code_by_word = {word: code for code, word in enumerate(column.values)}
+        code_by_word = {value: i for i, value in enumerate(column.values)}
         if BLANK in code_by_word:  # onnxruntime reads pandas' blank cells as "nan"
             code_by_word.setdefault("nan", code_by_word[BLANK])
         attributes: dict[str, Any] = {

@@ -182,20 +182,23 @@ def train_candidate(
     data: PreparedData, name: str, run: Run, label_suffix: str = ""
 ) -> TrainedCandidate:
     """Train a candidate, and predict every row with its averaged model."""
-    folder, label = Path(run.out or name), make_title(name, run) + label_suffix
-    snapshots, trainers = folder / "snapshots", list[Trainer]()
+    folder = Path(run.out or name)
+    snapshots = folder / "snapshots"
+    final_trainer: Trainer | None = None
     write_snapshot = make_snapshot_writer(snapshots, data.rows_to_device)
 
     def on_evaluation(trainer: Trainer, step: int) -> None:
+        nonlocal final_trainer
         write_snapshot(trainer, step)
         if step == run.steps and _is_reported_model(trainer):
-            trainers.append(trainer)
+            final_trainer = trainer
 
+    label = make_title(name, run) + label_suffix
     result = train(run, splits=data.splits, label=label, on_evaluation=on_evaluation)
     with use_threads(run.threads):
-        if not trainers:
-            trainers += load_trainer(folder, splits=data.splits, precision="float32")[:1]
-        with closing(trainers[0]) as trainer:
+        if final_trainer is None:
+            final_trainer, _ = load_trainer(folder, splits=data.splits, precision="float32")
+        with closing(final_trainer) as trainer:
             return TrainedCandidate.from_trainer(name, trainer, result, data, snapshots)
 
 

@@ -30,6 +30,7 @@ MIN_TEXTS_FOR_RARE_TERMS = 100  # from here on, a term must be in two texts
 ENCODER_DIR = "encoder"  # in a fit folder: config and tokenizer of the text encoder
 DEFAULT_MAX_TOKENS = 128  # per text, unless another length is requested
 LENGTH_MULTIPLE = 8  # lengths are rounded up to one
+MAX_ENCODED_CELLS = 2**20  # cells of a table that are encoded together
 MAX_MEAN_STD_RATIO = 1e3  # beyond which float32 has too few digits left for what varies
 MIN_FLOAT32_STD = 1e-30  # float32 holds it, and its inverse, with room to spare
 ENCODER_INPUTS = {"numbers": "number", "categories": "category", "texts": "text"}
@@ -141,8 +142,24 @@ class TablePreprocessor:
             if column.name not in frame.columns:
                 fix = "the model was trained with it"
                 raise InputError(f"there is no column '{column.name}'; {fix}")
-        arrays = {name: torch.from_numpy(values) for name, values in self.to_arrays(frame).items()}
-        return np.asarray(TableEncoder(self, torch.float64)(**arrays).numpy())
+        encoded = np.empty((len(frame), sum(c.width for c in self.columns)), dtype=np.float32)
+        start = 0
+        for group in self._group_columns(MAX_ENCODED_CELLS // max(1, len(frame))):
+            arrays = {name: torch.from_numpy(a) for name, a in group.to_arrays(frame).items()}
+            part = TableEncoder(group, torch.float64)(**arrays)
+            encoded[:, start : start + part.shape[1]] = part.numpy()
+            start += part.shape[1]
+        return encoded
+
+    def _group_columns(self, max_width: int) -> Iterator[TablePreprocessor]:
+        """Yield the columns in order, in groups of at most `max_width` inputs, to bound memory."""
+        first, width = 0, 0
+        for i, column in enumerate(self.columns):
+            if i > first and width + column.width > max_width:
+                yield TablePreprocessor(columns=self.columns[first:i])
+                first, width = i, 0
+            width += column.width
+        yield TablePreprocessor(columns=self.columns[first:])
 
     def to_arrays(self, frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
         """Return the arguments of `TableEncoder`: those for which there are columns."""
@@ -222,7 +239,8 @@ class TableEncoder(nn.Module):
             parts.append(
                 (categories.index_select(1, self.category_column) == self.category_index).float()
             )
-        encoded = torch.cat(parts if texts is None else [*parts, texts], dim=1)
+        parts += [] if texts is None else [texts]
+        encoded = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return encoded if self.is_ordered else encoded.index_select(1, self.order)
 
 
@@ -230,7 +248,8 @@ def _compute_input_order(inputs: TablePreprocessor) -> list[int]:
     """Return where each input lies among all numbers, then flags, then categories, then terms."""
     kinds: list[str] = []  # of the inputs, in the order of their columns
     for column in inputs.columns:
-        kinds += [column.kind] * (column.width - column.blanks) + ["flag"] * column.blanks
+        num_flags = int(column.blanks) if column.kind == "number" else 0
+        kinds += [column.kind] * (column.width - num_flags) + ["flag"] * num_flags
     by_kind = sorted(range(len(kinds)), key=lambda i: INPUT_KINDS.index(kinds[i]))
     return [int(i) for i in np.argsort(by_kind)]
 
@@ -281,8 +300,8 @@ class ImagePreprocessor:
     @property
     def normalization(self) -> Normalize:
         """Return the normalisation of grey levels."""
-        stats = torch.tensor([self.mean, self.std], dtype=torch.float64)  # [2, C]
-        return Normalize(*stats.view(2, -1, 1, 1))
+        stats = (torch.tensor(values, dtype=torch.float64) for values in (self.mean, self.std))
+        return Normalize(*(values.view(-1, 1, 1) for values in stats))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "images", **asdict(self)}

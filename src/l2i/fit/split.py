@@ -52,8 +52,9 @@ class PreparedData(NamedTuple):
 
 def prepare_data(source: Source, options: FitOptions, run: Run) -> PreparedData:
     """Split, then encode; preprocessing is fitted to the rows that are trained on."""
-    shares = {"validation": options.validation, "test": options.test}
-    split_names = assign_splits(source.given_labels, **shares, seed=run.seed)
+    split_names = assign_splits(
+        source.given_labels, validation=options.validation, test=options.test, seed=run.seed
+    )
     if "validation" not in split_names:
         fix = "give --validation 1 or more, or a share such as 0.2"
         raise InputError(f"no rows are set aside to choose by; {fix}")
@@ -170,6 +171,11 @@ def assemble_data(
     if run.l2i.holdout == "separate" and run.l2i.update != "off":
         groups = split_holdout(group_by_class(labeled.y, train_rows, classes))
         train_rows, holdout_rows = map(torch.cat, groups)
+    normalization, columns = None, None
+    if isinstance(preprocessor, ImagePreprocessor):
+        normalization = preprocessor.normalization
+    if isinstance(preprocessor, TablePreprocessor):
+        columns = preprocessor.column_layout
     splits = Splits(
         labeled=labeled.take(train_rows),
         unlabeled=unlabeled,
@@ -178,8 +184,8 @@ def assemble_data(
         test=test,
         classes=classes,
         has_landmarks=source.points,
-        normalization=getattr(preprocessor, "normalization", None),  # of images
-        columns=getattr(preprocessor, "column_layout", None),  # of tables
+        normalization=normalization,
+        columns=columns,
         vocabulary=vocabulary,
     )
     return PreparedData(source, preprocessor, split_names, x, y, splits, offset)

@@ -26,8 +26,14 @@ WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 MAX_LAYERS = 1000
 FOLDER_HINT = "give the folder that save_pretrained wrote, whole"
 DROPOUT_FIELDS = (  # of configurations, except for those of heads
-    *("dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"),
-    *(f"{part}_dropout" for part in ("attention", "activation", "hidden", "embedding", "mlp")),
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "hidden_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
 )
 
 

@@ -65,7 +65,9 @@ def _make_norm(channels: int) -> NormAct:
 class WideResNetBlock(nn.Module):
     """Pre-activation residual block of two convolutions."""
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int, is_first: bool) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, stride: int, activate_first: bool
+    ) -> None:
         super().__init__()
         self.norm1, self.norm2 = _make_norm(in_channels), _make_norm(out_channels)
         self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
@@ -73,12 +75,12 @@ class WideResNetBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if in_channels != out_channels:
             self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
-        self.is_first = is_first  # whose shortcut takes activations
+        self.activate_first = activate_first  # of the first block: its shortcut takes activations
 
     def forward(self, x: Tensor) -> Tensor:
         activation = self.norm1(x)
         residual = self.conv2(self.norm2(self.conv1(activation)))
-        outputs: Tensor = residual + self.shortcut(activation if self.is_first else x)
+        outputs: Tensor = residual + self.shortcut(activation if self.activate_first else x)
         return outputs
 
 

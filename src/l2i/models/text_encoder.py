@@ -19,9 +19,10 @@ from l2i.models.huggingface import (
     shorten_error,
 )
 
-ROBERTAS = ("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "xmod")
-# their positions begin after that of padding
-OFFSET_POSITION_MODELS = (*ROBERTAS, "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet")
+OFFSET_POSITION_MODELS = (  # their positions begin after that of padding
+    *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "xmod"),
+    *("data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet"),
+)
 
 
 def build_text_encoder(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> TextEncoder:

@@ -42,6 +42,7 @@ def make_settings(cell: Cell) -> Settings:
     return {
         "steps": 22_500,
         "eval_every": 250,
+        "save_every": 500,
         "report": "best",
         "probe_samples": 0 if cell.update == "off" else 500,
         "data": {"name": "landmarks", "num_validation": 0.1, "weak": view, "strong": view},

@@ -185,7 +185,7 @@ def make_settings(spec: CifarSpec, cell: Cell) -> Settings:
         "batch": {**batch, "holdout": HOLDOUT_SIZES.get(cell.ablation, BATCH_SIZE)},
         "model": {"name": "wide-resnet", "depth": 28, "width": 2},
         "method": METHOD_SETTINGS[cell.method],
-        "l2i": make_l2i(cell, eta=eta, **make_outer_settings(cell)),
+        "l2i": {**make_l2i(cell, eta=eta), **make_outer_settings(cell)},
         "optim": make_optim(spec, cell),
     }
 

@@ -27,6 +27,8 @@ def make_settings(cell: Cell) -> Settings:
     return {
         "steps": 1500,
         "threads": 1,
+        "eval_every": 100,
+        "save_every": 500,
         "data": {
             "num_validation": 100,
             "weak": {"shift": 1},
@@ -37,7 +39,7 @@ def make_settings(cell: Cell) -> Settings:
         "method": METHOD_SETTINGS.get(cell.method, {}),
         # the released code's step, 50·lr on a sum over batch and classes, in our means
         "l2i": make_l2i(cell, eta=50 * LEARNING_RATE * 64 * 10),
-        "optim": {"lr": LEARNING_RATE, "weight_decay": 0.00004, "ema_decay": 0.99},
+        "optim": {"name": "adam", "lr": LEARNING_RATE, "weight_decay": 0.00004, "ema_decay": 0.99},
     }
 
 

@@ -1,7 +1,5 @@
 """Small problems that a CPU trains in seconds, beside the digits (docs/study.md)."""
 
-from typing import Any
-
 from l2i.recipes.table import TABULAR_RHO, Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 LEARNING_RATE = 0.002  # of Adam
@@ -65,9 +63,13 @@ def make_tabular_settings(name: str, *, corrupt: float, report: str) -> Settings
 
 
 def build_small_table(
-    name: str, num_labeled: int, settings: Settings, methods: dict[str, Settings], **l2i: Any
+    name: str,
+    num_labeled: int,
+    settings: Settings,
+    methods: dict[str, Settings],
+    l2i: Settings | None = None,
 ) -> Table:
-    """Return a table with each method without L2I, with it, and with the control."""
+    """Return a table with each method without L2I, with it as `l2i` says, and with the control."""
     cells = [Cell("supervised", num_labeled)]
     for method in methods:
         cells += make_cells(method, num_labeled, control=True)
@@ -75,7 +77,7 @@ def build_small_table(
 
     def make_settings(cell: Cell) -> Settings:
         method = methods.get(cell.method, {})
-        outer = make_l2i(cell, eta=10 * LEARNING_RATE, **l2i)
+        outer = {**make_l2i(cell, eta=10 * LEARNING_RATE), **(l2i or {})}
         return {**settings, "threads": 1, "method": method, "l2i": outer}
 
     return Table(
@@ -93,7 +95,7 @@ BREAST_CANCER = build_small_table(
     20,
     make_tabular_settings("breast-cancer", corrupt=0.1, report="median"),
     {"pseudo-label": {}},
-    rho=TABULAR_RHO,
+    {"rho": TABULAR_RHO},
 )
 DIABETES, FRIEDMAN = (
     build_small_table(

@@ -123,12 +123,12 @@ class Table:
         return "\n".join(lines)
 
 
-def make_l2i(cell: Cell, *, eta: float, eta_schedule: str = "constant", **others: Any) -> Settings:
+def make_l2i(cell: Cell, *, eta: float, eta_schedule: str = "constant") -> Settings:
     """Return the fields of L2I as a cell has them.
 
     `eta` is for the paper's rule, and for every rule with a number of inner steps.
     """
-    settings = {"update": cell.update, **ABLATIONS.get(cell.ablation, {}), **others}
+    settings = {"update": cell.update, **ABLATIONS.get(cell.ablation, {})}
     if cell.update == "paper" or "paper" in settings:
         paper = {"eta": eta, "eta_schedule": eta_schedule, **settings.get("paper", {})}
         settings["paper"] = {**paper, "inner_supervised": cell.update == "paper"}

@@ -64,8 +64,11 @@ def sample_unlabeled(trainer: Trainer, count: int) -> Samples:
 def predict_unlabeled(trainer: Trainer, model: nn.Module, count: int) -> tuple[Tensor, Tensor]:
     """Return outputs for unaugmented unlabelled samples, with batch BatchNorm, and the truth."""
     samples, run = sample_unlabeled(trainer, count), trainer.run
-    sizes = {"batch_size": run.batch.unlabeled, "workers": run.data.workers}
-    return compute_outputs_train_bn(model, samples, trainer.preprocess, **sizes), samples.y
+    size, workers = run.batch.unlabeled, run.data.workers
+    outputs = compute_outputs_train_bn(
+        model, samples, trainer.preprocess, batch_size=size, workers=workers
+    )
+    return outputs, samples.y
 
 
 def measure_outer_update(trainer: Trainer, step: int) -> dict[str, float]:
@@ -95,7 +98,7 @@ def compare_outer_update(trainer: Trainer, step: int, measure: Callable[[Batch],
         trainer.optimizer(trainer.compute_base_gradient(batch, t), trainer.scalars.lr_factor)
         trainer.optimizer.apply_weight_decay()
         before = measure(batch)
-        trainer.load_state_dict(_clone_tensors(saved_state))  # it writes into what it loads
+        trainer.load_state_dict(_clone_tensors(saved_state))  # the optimizer writes into it
         trainer.step(t, outer=True)
         return before, measure(batch)
     finally:

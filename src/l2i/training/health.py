@@ -76,8 +76,9 @@ def _check_mask_collapse(rows: MetricRows, splits: Splits, steps: int) -> str | 
     if not is_single_class or len(splits.labeled.y.unique()) < 2:
         return None
     problem = f"{_format_percent(top_fraction)} of the imputed labels that count are of one class"
-    fix = "lower optim.lr or method.weight, raise method.threshold, or label more samples"
-    return f"{problem}, and the labelled samples have others; {fix} of the other classes"
+    label_more = "label more samples of the other classes"
+    fix = f"lower optim.lr or method.weight, raise method.threshold, or {label_more}"
+    return f"{problem}, and the labelled samples have others; {fix}"
 
 
 def _check_overshooting(rows: MetricRows, steps: int, chance_loss: float | None) -> str | None:

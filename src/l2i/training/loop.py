@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -283,14 +284,19 @@ class TrainingLoop:
         test = evaluation.extract_curve(self.logger.rows, "test")
         part, averaged = "test" if test else "validation", run.optim.ema_decay > 0
         description = evaluation.describe_metric(run.steps, run.report, part, averaged=averaged)
-        rule = validation, run.steps, run.report
+        final_metric = partial(
+            evaluation.compute_final_metric,
+            validation=validation,
+            steps=run.steps,
+            final=run.report,
+        )
         new_steps = run.steps - self.start
         return Result(
             name=run.name,
-            metric=evaluation.compute_final_metric(test or validation, *rule),
+            metric=final_metric(test or validation),
             metric_name=task.metric_name,
             metric_definition=f"{task.metric_description}; {description}",
-            validation=evaluation.compute_final_metric(validation, *rule) if validation else None,
+            validation=final_metric(validation) if validation else None,
             seed=run.seed,
             steps=run.steps,
             seconds=self.stopwatch.get_elapsed(),

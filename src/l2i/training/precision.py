@@ -24,8 +24,13 @@ def resolve_precision(run: Run, device: torch.device) -> str:
 def use_precision(device: torch.device) -> Iterator[None]:
     """Make a GPU the current device, with cuDNN's fastest algorithms and without TF32."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    previous_tf32, fixed = matmul.allow_tf32, cudnn.deterministic
-    flags = cudnn.flags(cudnn.enabled, benchmark=not fixed, deterministic=fixed, allow_tf32=False)
+    previous_tf32, is_deterministic = matmul.allow_tf32, cudnn.deterministic
+    flags = cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=not is_deterministic,
+        deterministic=is_deterministic,
+        allow_tf32=False,
+    )
     matmul.allow_tf32 = False
     try:
         with flags, torch.cuda.device(device) if device.type == "cuda" else nullcontext():

@@ -209,12 +209,16 @@ def claim_run_dir(folder: Path, run: Run) -> None:
         _write_json(folder / "config.json", to_json(run))
 
 
+def _is_same_list(old: Any, new: Any) -> bool:
+    return (new is None or isinstance(new, tuple | list)) and list(old) == list(new or ())
+
+
 def find_differences(stored: dict[str, Any], current: dict[str, Any], path: str = "") -> list[str]:
     """List the result-affecting fields that differ between two configurations."""
     mismatches: list[str] = []
     for name in sorted(stored.keys() | current.keys()):
         old, new = stored.get(name), current.get(name)
-        is_equal = old == new or (isinstance(old, tuple | list) and list(old) == list(new or ()))
+        is_equal = old == new or (isinstance(old, tuple | list) and _is_same_list(old, new))
         if isinstance(old, dict) and isinstance(new, dict):
             mismatches += find_differences(old, new, f"{path}{name}.")
         elif not is_equal and path + name not in FIELDS_FREE_ON_RESUME:

@@ -193,9 +193,10 @@ def translate_shape_errors() -> Iterator[None]:
     """Turn torch's errors about shapes in a first step into input errors: the user can fix them."""
     try:
         yield
+    except InputError:
+        raise
     except (ValueError, RuntimeError) as error:
-        is_other = isinstance(error, RuntimeError) and not re.search(SHAPE_ERROR, str(error))
-        if is_other or isinstance(error, InputError):
+        if isinstance(error, RuntimeError) and not re.search(SHAPE_ERROR, str(error)):
             raise
         raise InputError(f"the first step cannot be taken with these settings: {error}") from error
 

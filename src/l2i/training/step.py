@@ -315,12 +315,14 @@ class Gradients:
         self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost
     ) -> Problem:
         """State the bilevel problem, with C^T in its inner step if the run asks for it."""
-        net, labeled, paper = nets.student, batch.labeled, self.run.l2i.paper
+        student_net, labeled, paper = nets.student, batch.labeled, self.run.l2i.paper
 
         def c_t(net: Net) -> Tensor:
             return self.task.loss(net(labeled.x), labeled.y)
 
-        activations = net.get_activations(student.inputs) if isinstance(net, ForwardCache) else None
+        activations = None
+        if isinstance(student_net, ForwardCache):
+            activations = student_net.get_activations(student.inputs)
         return Problem(
             self.network,
             nets.theta,

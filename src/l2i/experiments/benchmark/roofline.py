@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -43,7 +43,10 @@ class Ceilings:
     @classmethod
     def take_maximum(cls, measurements: list[Self]) -> Self:
         """Return the maximum of each rate."""
-        return cls(*map(max, zip(*map(astuple, measurements), strict=True)))
+        return cls(
+            bytes_per_second=max(m.bytes_per_second for m in measurements),
+            operations_per_second=max(m.operations_per_second for m in measurements),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,8 @@ def time_runs(
 ) -> list[StepTimes]:
     """Build the runs one after another, then time blocks of steps of each in turn."""
     with ExitStack() as stack:
-        memory, trainers = list[Memory](), list[BenchTrainer]()
+        memory: list[Memory] = []
+        trainers: list[BenchTrainer] = []
         for run in runs:
             trainer, growth = _build_measured(run, splits, device)
             trainers.append(stack.enter_context(closing(trainer)))

@@ -144,7 +144,11 @@ def make_no_validation_error() -> InputError:
 def build_search_space(
     run: Run, fields: tuple[str, ...] = (), ranges: tuple[str, ...] = ()
 ) -> SearchSpace:
-    """Return default ranges (of `fields` only, if any) and `ranges` (FIELD=LOW:HIGH, any field)."""
+    """Return the ranges of a recipe's fields.
+
+    These are the default ranges, of `fields` only if any are named, and those of `ranges`
+    (FIELD=LOW:HIGH), which may be of further fields.
+    """
     recipe_values = {path: v for path, v in flatten_fields(run) if _is_searchable(path, v)}
     candidates = {path: _make_default_range(run, path, v) for path, v in recipe_values.items()}
     default_ranges = {path: r for path, r in candidates.items() if r is not None}

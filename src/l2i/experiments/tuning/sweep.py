@@ -12,7 +12,7 @@ from optuna.trial import Trial, TrialState
 
 from l2i.config import Run, replace
 from l2i.errors import InputError, NonFiniteCost
-from l2i.experiments.tuning import study
+from l2i.experiments.tuning import study as tuning_study
 from l2i.experiments.tuning.space import SweepPlan, apply_values, make_no_validation_error
 from l2i.experiments.tuning.study import TrialClaim, TuningStudy
 from l2i.experiments.tuning.summary import render_summary, render_trial_line
@@ -40,15 +40,15 @@ def run_sweep(plan: SweepPlan) -> str:
             "choose a different --out"
         ) from None
     _check_sweep_dir(plan)
-    with study.open_study(plan) as sweep:
-        while (claimed := sweep.claim_next_trial()) is not None:
+    with tuning_study.open_study(plan) as study:
+        while (claimed := study.claim_next_trial()) is not None:
             number, claim = claimed
             with claim:
-                is_finished = _train_trial(sweep, number, claim)
+                is_finished = _train_trial(study, number, claim)
             if is_finished:
-                line = render_trial_line(plan, sweep.get_trials(), number)
+                line = render_trial_line(plan, study.get_trials(), number)
                 print(line, file=sys.stderr, flush=True)
-        return render_summary(plan, sweep.get_trials())
+        return render_summary(plan, study.get_trials())
 
 
 def _check_sweep_dir(plan: SweepPlan) -> None:
@@ -64,11 +64,11 @@ def _check_sweep_dir(plan: SweepPlan) -> None:
         )
 
 
-def _train_trial(sweep: TuningStudy, number: int, claim: TrialClaim) -> bool:
+def _train_trial(study: TuningStudy, number: int, claim: TrialClaim) -> bool:
     """Train or resume a trial and store its outcome; return False if another has taken it over."""
-    trial, values = sweep.start_trial(number)
-    run = apply_values(sweep.plan.run, sweep.plan.space, values)
-    run = replace(run, out=str(sweep.plan.get_trial_dir(number)))
+    trial, values = study.start_trial(number)
+    run = apply_values(study.plan.run, study.plan.space, values)
+    run = replace(run, out=str(study.plan.get_trial_dir(number)))
     finish = partial(_finish_trial, trial, claim)
     if resolve_run_dir(run).exists():
         print(f"trial {number}: resuming", file=sys.stderr, flush=True)
@@ -77,14 +77,14 @@ def _train_trial(sweep: TuningStudy, number: int, claim: TrialClaim) -> bool:
     except TrialPruned:
         return finish(TrialState.PRUNED, {}, None)
     except NonFiniteCost as error:
-        return finish(TrialState.FAIL, {study.REASON_ATTR: str(error)}, None)
+        return finish(TrialState.FAIL, {tuning_study.REASON_ATTR: str(error)}, None)
     except ClaimLost:
         return False
     if result.validation is None:
         raise make_no_validation_error()
     has_test_metric = read_metric_rows(resolve_run_dir(run))[-1]["test"] is not None
     test_metric = result.metric if has_test_metric else None  # stored, but it decides nothing
-    attrs = {study.METRIC_ATTR: result.metric_name, study.TEST_ATTR: test_metric}
+    attrs = {tuning_study.METRIC_ATTR: result.metric_name, tuning_study.TEST_ATTR: test_metric}
     return finish(TrialState.COMPLETE, attrs, result.validation)
 
 
@@ -107,9 +107,9 @@ class PruningCallback:
             f"trial {self.trial.number}: step {step:,} of {self.run.steps:,}, "
             f"validation {trainer.task.metric_name} {metric:.2f}"
         )
-        with suppress(*study.STORAGE_ERRORS):  # training continues while there is no answer
+        with suppress(*tuning_study.STORAGE_ERRORS):  # training continues while there is no answer
             if not self.reported_steps:
-                self.trial.set_user_attr(study.METRIC_ATTR, trainer.task.metric_name)
+                self.trial.set_user_attr(tuning_study.METRIC_ATTR, trainer.task.metric_name)
             self.reported_steps.add(step)
             self.trial.report(metric, step)
             if self.trial.should_prune():
@@ -120,10 +120,10 @@ def _finish_trial(
     trial: Trial, claim: TrialClaim, state: TrialState, attrs: dict[str, Any], value: float | None
 ) -> bool:
     """Mark a trial as finished, unless another process has taken it over; return whether it was."""
-    if not study.retry_storage_call(claim.send_heartbeat):
+    if not tuning_study.retry_storage_call(claim.send_heartbeat):
         return False
     for name, attr_value in attrs.items():
-        study.retry_storage_call(partial(trial.set_user_attr, name, attr_value))
+        tuning_study.retry_storage_call(partial(trial.set_user_attr, name, attr_value))
     tell = partial(trial.study.tell, trial.number, value, state, skip_if_finished=True)
-    study.retry_storage_call(tell)
+    tuning_study.retry_storage_call(tell)
     return True

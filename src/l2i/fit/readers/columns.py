@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -32,9 +31,11 @@ NO_UNLABELED_NOTE = "no unlabelled rows: only the supervised model will be train
 
 def check_unique_names(path: Path, names: Sequence[str]) -> None:
     """Raise InputError if two columns have the same name."""
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise InputError(f"{path} has two columns named '{repeated[0]}'; rename one of them")
+    previous_names: set[str] = set()
+    for name in names:
+        if name in previous_names:
+            raise InputError(f"{path} has two columns named '{name}'; rename one of them")
+        previous_names.add(name)
 
 
 def to_strings(values: pd.Series) -> list[str]:

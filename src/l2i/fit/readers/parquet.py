@@ -141,8 +141,9 @@ def _read_row_batches(path: Path, reader: Any, num_groups: int, leaves: list[int
 
     batch_rows = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_CELLS // max(1, len(leaves))))
     batches, text_bytes = [], 0
-    options = {"column_indices": leaves, "use_threads": False}
-    for batch in reader.iter_batches(batch_rows, range(num_groups), **options):
+    for batch in reader.iter_batches(
+        batch_rows, range(num_groups), column_indices=leaves, use_threads=False
+    ):
         batches.append(batch)
         text_bytes += sum(map(_count_text_bytes, batch.columns))
         check_memory(path, text_bytes, SHRINK_HINT)

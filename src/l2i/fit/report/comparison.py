@@ -91,8 +91,9 @@ def _compare_candidates(
         pair = f"{ours.title} is wrong on {values[0]} of {row_count}, {theirs.title} on {values[1]}"
     else:
         values = [format_significant(metric.value) for metric in metrics]
-        pair = f"{ours.title} has an RMSE of {values[0]} on {row_count}, "
-        pair += f"{theirs.title} of {values[1]}"
+        pair = (
+            f"{ours.title} has an RMSE of {values[0]} on {row_count}, {theirs.title} of {values[1]}"
+        )
     facts = f"{pair} ({_format_gap(gap, is_classification=is_classification)})"
     if not gap.is_significant:
         return Sentence(f"Whether {treatment} {verb} cannot be told", facts)
@@ -199,10 +200,14 @@ def estimate_metric(errors: Floats, *, is_classification: bool) -> Estimate:
 
 def estimate_difference(ours: Floats, theirs: Floats, *, is_classification: bool) -> Estimate:
     """Estimate our metric minus theirs, by the delta method for a root; below 0, ours is better."""
-    sides, kind = (ours, theirs), {"is_classification": is_classification}
-    values = [estimate_metric(errors, **kind).value for errors in sides]
-    influences = [_compute_influence(errors, **kind) for errors in sides]
-    value, error = values[0] - values[1], _compute_standard_error(influences[0] - influences[1])
+    ours_metric, theirs_metric = (
+        estimate_metric(errors, is_classification=is_classification) for errors in (ours, theirs)
+    )
+    ours_influence, theirs_influence = (
+        _compute_influence(errors, is_classification=is_classification) for errors in (ours, theirs)
+    )
+    value = ours_metric.value - theirs_metric.value
+    error = _compute_standard_error(ours_influence - theirs_influence)
     min_rows = MIN_ROWS_FOR_CLASSES if is_classification else MIN_ROWS_FOR_TARGETS
     is_large = value != 0 and abs(value) >= MIN_STANDARD_ERRORS * error and len(ours) >= min_rows
     is_significant = is_large and (not is_classification or _passes_sign_test(ours, theirs))

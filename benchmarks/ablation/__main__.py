@@ -172,7 +172,7 @@ def train_missing(names: list[str], options: StudyOptions) -> None:
         Path(options.save_results).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{options.save_results} cannot be a folder ({error.strerror}); give another "
+            f"{options.save_results} cannot be a folder ({error.strerror}); choose a different "
             "--save-results"
         ) from None
     for ablation, part, seeds in parts:

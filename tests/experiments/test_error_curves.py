@@ -125,7 +125,7 @@ def test_what_cannot_be_drawn_is_said(
         (
             None,
             str(tmp_path / "file" / "curve.png"),
-            "cannot be a folder (File exists); give another --plot",
+            "cannot be a folder (File exists); choose a different --plot",
         ),
         (
             '{"step": 2, "test": null, "validation": 1.0}',

@@ -366,7 +366,7 @@ def test_runs_of_another_length_are_not_taken_for_those_asked_for(
         (("--plot", "curve.png", "--dry-run"), "--plot does not go with --dry-run"),
         (
             ("--save-results", "file/in", "--cells", "sl-91"),
-            "file/in/aflw cannot be a folder (Not a directory); give another",
+            "file/in/aflw cannot be a folder (Not a directory); choose a different",
         ),
     ],
 )

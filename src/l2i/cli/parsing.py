@@ -160,7 +160,7 @@ def suggest_flag(options_type: type[Any], run_arguments: list[str]) -> str:
 def print_stderr(message: object, exit_code: int = 0) -> int:
     """Print one line on stderr and return the exit code.
 
-    If all processes of torchrun fail alike, the first one speaks, and torchrun ends the others.
+    If all processes of torchrun fail alike, rank 0 prints first, and torchrun ends the others.
     """
     if exit_code and rank():
         time.sleep(PEER_ERROR_DELAY)

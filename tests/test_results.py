@@ -205,7 +205,7 @@ def test_every_folder_of_results_has_its_table() -> None:
     assert folders - {f"results/{name}" for name in OWN_LAYOUT} == shown
 
 
-def test_the_readme_has_the_figures_of_the_study(
+def test_the_readme_has_the_metrics_of_the_study(
     study: tuple[dict[str, str], dict[str, str]],
 ) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()

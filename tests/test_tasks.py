@@ -60,7 +60,7 @@ def test_a_constant_target_is_not_divided_by_zero() -> None:
     assert task.encode(torch.tensor([[4.0]])).tolist() == [[1.0]]
 
 
-def test_regression_figure_is_the_rmse_in_the_targets_units() -> None:
+def test_regression_metric_is_the_rmse_in_the_targets_units() -> None:
     task = regression()
     y = torch.randn(20, 4, dtype=FLOAT64)
     assert float(task.metric(task.encode(y + 2.0), y)) == pytest.approx(2.0)

@@ -93,7 +93,7 @@ def test_nothing_is_trained_twice(
     assert lines_of(folder) == lines_of(trained)
 
 
-def test_a_study_that_was_cut_goes_on_to_the_same_figures(
+def test_a_study_that_was_cut_goes_on_to_the_same_metrics(
     tiny: None, trained: Path, tmp_path: Path, ablation: Call
 ) -> None:
     whole = lines_of(trained)

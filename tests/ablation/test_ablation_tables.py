@@ -20,7 +20,7 @@ from l2i.experiments.formatting import format_mean_stderr
 
 WITHOUT = "what it is compared with: without L2I"
 ONE, THREE, ENTROPY = "ρ constant: ρ 1", "ρ constant: ρ 3", "labels and distance: cross-entropy"
-FIGURES = {
+METRICS = {
     "baseline": [10.0, 20.0, 30.0],
     "longer": [9.0, 19.0, 32.0],
     "control": [11.0, 18.0, 33.0],
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
         {"part": "pace", "ratio": 1.5},
         {"part": "pace", "ratio": 1.7},
         *tuned(),
-        *compared(FIGURES),
+        *compared(METRICS),
     ]
     lines += [
         saved("settings", name, seed, f)
@@ -82,7 +82,7 @@ def folder(tmp_path: Path) -> Path:
     ]
     lines += [saved("course", "baseline", 0, 5.0, course=plain)]
     write(tmp_path, "digits-fixmatch", lines)
-    small = {arm: [metric / 100 for metric in actual] for arm, actual in FIGURES.items()}
+    small = {arm: [metric / 100 for metric in actual] for arm, actual in METRICS.items()}
     first = [
         saved("settings", name, 0, metric) for name, metric in {WITHOUT: 0.5, ONE: 0.55}.items()
     ]
@@ -132,7 +132,7 @@ def test_only_seeds_that_all_arms_have_count_and_each_once(
     write(
         tmp_path / "more",
         "digits-fixmatch",
-        [*lines_of(folder, part="pace"), *tuned(), *compared(FIGURES), *more],
+        [*lines_of(folder, part="pace"), *tuned(), *compared(METRICS), *more],
     )
     assert ablation("--load-results", tmp_path / "more", "--markdown").table("arms") == before[:2]
 
@@ -148,7 +148,7 @@ def test_seeds_are_told(tmp_path: Path, ablation: Call, seeds: list[int], shown:
 
 
 def test_a_problem_whose_tuning_is_cut_is_not_among_the_arms(folder: Path, ablation: Call) -> None:
-    write(folder, "friedman-mean-teacher", [*tuned()[:-1], *compared(FIGURES)])
+    write(folder, "friedman-mean-teacher", [*tuned()[:-1], *compared(METRICS)])
     said = ablation("--load-results", folder, "--markdown")
     assert [row[0] for row in said.table("arms")[1:]] == ["`digits-fixmatch`"]
     assert (said.code, said.err.count("\n")) == (0, 1)
@@ -158,13 +158,13 @@ def test_a_problem_whose_tuning_is_cut_is_not_among_the_arms(folder: Path, ablat
 def test_runs_with_settings_that_were_not_chosen_do_not_count(
     tmp_path: Path, ablation: Call
 ) -> None:
-    others = [{**line, "lr": 2.0, "metric": 1.0} for line in compared(FIGURES)]
-    write(tmp_path, "digits-fixmatch", [*tuned(), *others, *compared(FIGURES)])
+    others = [{**line, "lr": 2.0, "metric": 1.0} for line in compared(METRICS)]
+    write(tmp_path, "digits-fixmatch", [*tuned(), *others, *compared(METRICS)])
     assert ablation("--load-results", tmp_path, "--markdown").table("arms")[1][2] == "20.00 ± 5.77"
 
 
 def test_diverged_runs_are_counted_and_left_out(tmp_path: Path, ablation: Call) -> None:
-    metrics = {**FIGURES, "control": [None, 18.0, 33.0], "longer": [None] * 3}
+    metrics = {**METRICS, "control": [None, 18.0, 33.0], "longer": [None] * 3}
     write(tmp_path, "digits-fixmatch", [*tuned(), *compared(metrics)])
     row = ablation("--load-results", tmp_path, "--markdown").table("arms")[1]
     assert row[2:6] == [
@@ -304,7 +304,7 @@ def test_the_plots_are_written_and_named(folder: Path, tmp_path: Path, ablation:
 
 
 def test_a_plot_that_there_is_nothing_for_is_not_drawn(tmp_path: Path, ablation: Call) -> None:
-    write(tmp_path, "digits-fixmatch", [*tuned(), *compared(FIGURES)])
+    write(tmp_path, "digits-fixmatch", [*tuned(), *compared(METRICS)])
     said = ablation("--load-results", tmp_path, "--plots", tmp_path / "seen")
     assert said.out.splitlines()[-1] == str(tmp_path / "seen" / "gains.png")
     assert [path.name for path in (tmp_path / "seen").iterdir()] == ["gains.png"]

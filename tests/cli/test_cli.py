@@ -416,7 +416,7 @@ def test_a_tampered_pickle_is_refused_and_its_command_not_run(tmp_path: Path) ->
     assert not (tmp_path / "touched").exists()
 
 
-def test_a_run_says_how_the_set_was_split_and_evaluate_has_every_figure(tmp_path: Path) -> None:
+def test_a_run_says_how_the_set_was_split_and_evaluate_has_every_metric(tmp_path: Path) -> None:
     write_faces(tmp_path)
     small = ["--device", "cpu", "--steps", "2", "--batch.labeled", "4", "--data.num-labeled", "10"]
     done = l2i(
@@ -433,7 +433,7 @@ def test_list_shows_what_contains_a_word(tmp_path: Path) -> None:
     assert printed == ["aflw/sl-91", "aflw/sl-182", "aflw/sl-455", "aflw/sl-all"]
 
 
-def test_early_stopping_keeps_the_model_that_its_figure_is_of(tmp_path: Path) -> None:
+def test_early_stopping_keeps_the_model_that_its_metric_is_of(tmp_path: Path) -> None:
     """The run's figure, `evaluate` and its data folder, all as of the chosen evaluation."""
     write_faces(tmp_path / "set")
     small = [

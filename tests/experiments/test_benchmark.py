@@ -188,7 +188,7 @@ def test_the_floor_is_the_longer_of_the_two_and_ratios_are_taken_a_round_at_a_ti
     assert (other.ms, other.compute_ratio(base)) == (5, 2)
 
 
-def test_json_has_every_figure_and_they_make_sense(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_metric_and_they_make_sense(capsys: pytest.CaptureFixture[str]) -> None:
     printed = benched(
         capsys, "--groups", "mean-teacher", "landmarks", "--variants", "exact", "base"
     )

@@ -61,7 +61,7 @@ def options(folder: Path, **changes: object) -> CompareOptions:
     return CompareOptions(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-def test_our_figures_stand_beside_the_papers(
+def test_our_results_stand_beside_the_papers(
     small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_faces(tmp_path)

@@ -126,7 +126,7 @@ def test_what_was_kept_gives_the_same_table_without_data(
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_markdown_table_has_the_figures_of_the_files(results: Path, l2i: Call) -> None:
+def test_a_markdown_table_has_the_metrics_of_the_files(results: Path, l2i: Call) -> None:
     said = l2i("compare", "aflw", "--load-results", results, "--markdown")
     assert said.out.splitlines()[0] == (
         "| cell | error (%) | paper | Δ same steps | Δ same time | seeds | steps | seconds a run |"

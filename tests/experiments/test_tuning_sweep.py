@@ -178,7 +178,7 @@ def test_trials_that_diverge_are_finished_with_their_reason(
     assert capsys.readouterr().err == ""
 
 
-def test_of_equal_figures_the_first_is_best_whatever_the_test_set_says() -> None:
+def test_of_equal_metrics_the_first_is_best_whatever_the_test_set_says() -> None:
     def trial(
         number: int, value: float, test: float, state: TrialState = TrialState.COMPLETE
     ) -> FrozenTrial:

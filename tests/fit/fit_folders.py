@@ -98,7 +98,7 @@ def target_rows(
     )
 
 
-def figure_of(rows: FitRows, name: str, part: str) -> float | None:
+def compute_metric(rows: FitRows, name: str, part: str) -> float | None:
     mask = rows.split_names == part
     if not mask.any():
         return None
@@ -114,9 +114,9 @@ def candidates(rows: FitRows) -> tuple[Candidate, ...]:
         Candidate(
             name=name,
             title=TITLES[name],
-            validation_metric=figure_of(rows, name, "validation") or 0.0,
+            validation_metric=compute_metric(rows, name, "validation") or 0.0,
             validation_cost=0.3 + 0.1 * i,
-            test_metric=figure_of(rows, name, "test"),
+            test_metric=compute_metric(rows, name, "test"),
             steps=2000,
             seconds=41.5 + 20 * i,
         )

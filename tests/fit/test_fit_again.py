@@ -196,7 +196,7 @@ def test_imputation_can_be_turned_off(table: Path) -> None:
     works("report", "runs/off", cwd=table)
 
 
-def test_without_test_rows_there_is_a_fit_and_no_test_figure(table: Path) -> None:
+def test_without_test_rows_there_is_a_fit_and_no_test_metric(table: Path) -> None:
     works(*FIT, "--out", "runs/untested", "--test", "0", cwd=table)
     fitted, rows = read_fit(table / "runs/untested")
     assert not (rows.split_names == "test").any() and all(

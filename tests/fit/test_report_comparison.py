@@ -55,7 +55,7 @@ def test_paired_difference_of_roots_is_the_bootstraps() -> None:
     assert actual.standard_error == pytest.approx(drawn.std(), rel=0.06)
 
 
-def test_a_figures_own_standard_error_is_the_binomials() -> None:
+def test_a_metrics_own_standard_error_is_the_binomials() -> None:
     errors = np.array([1.0] * 20 + [0.0] * 80)
     actual = estimate_metric(errors, is_classification=True)
     assert actual.value == pytest.approx(20)

@@ -109,7 +109,7 @@ def test_a_regression_shows_errors_in_place_of_confusion(tmp_path: Path) -> None
     assert "within 2 spreads" in page.text
 
 
-def test_landmarks_keep_their_own_figure(tmp_path: Path) -> None:
+def test_landmarks_keep_their_own_metric(tmp_path: Path) -> None:
     rows = target_rows(2)
     fitted = fitted_for(
         rows, metric_name="error (%)", metric_description="distance between the eyes"
@@ -255,7 +255,7 @@ def test_ticks_keep_the_digits_that_tell_them_apart(value: float, text: str) -> 
     assert format_tick(value) == text
 
 
-def test_a_figure_without_errors_is_told_by_its_count(tmp_path: Path) -> None:
+def test_a_metric_without_errors_is_told_by_its_count(tmp_path: Path) -> None:
     wrong = {"supervised": 1.0, "baseline": 0.3, "l2i": 0.0}
     rows = class_rows(
         counts={"labeled": 9, "unlabeled": 20, "validation": 70, "test": 7}, wrong=wrong
@@ -267,7 +267,7 @@ def test_a_figure_without_errors_is_told_by_its_count(tmp_path: Path) -> None:
     assert "0.0 ± 0.0" not in metrics and " ± " in metrics
 
 
-def test_figures_in_other_units_than_the_rows_have_no_standard_error(tmp_path: Path) -> None:
+def test_metrics_in_other_units_than_the_rows_have_no_standard_error(tmp_path: Path) -> None:
     rows = class_rows()
     other = tuple(
         dataclasses.replace(c, validation_metric=7e4, test_metric=7e4)

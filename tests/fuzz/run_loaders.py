@@ -32,7 +32,7 @@ def read_config(folder: Path, content: bytes) -> None:
     validate(read_run(put(folder / "config.json", content).parent))
 
 
-def read_figures(folder: Path, content: bytes) -> None:
+def read_run_result(folder: Path, content: bytes) -> None:
     result = read_result(put(folder / "result.json", content).parent)
     assert result is not None
 
@@ -145,7 +145,7 @@ def metas() -> list[bytes]:
 CHECKPOINT = file_of_run("checkpoints/0000000002.safetensors")
 RUNS = {
     "config": Loader(read=read_config, seeds=configs),
-    "result": Loader(read=read_figures, seeds=file_of_run("result.json")),
+    "result": Loader(read=read_run_result, seeds=file_of_run("result.json")),
     "metrics": Loader(read=read_metrics, seeds=file_of_run("metrics.jsonl")),
     "checkpoint": Loader(read=read_checkpoint, seeds=CHECKPOINT),
     "checkpoint-sealed": Loader(read=read_sealed, seeds=CHECKPOINT, prepare=prepare_run),

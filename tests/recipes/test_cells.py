@@ -149,7 +149,7 @@ def test_a_warm_up_scales_with_the_steps() -> None:
     assert resolve_protocol(replace(recipes.get("imdb/uda-20"), steps=600))["optim.warmup"] == 60
 
 
-def test_the_paper_has_a_figure_for_each_of_its_cells_and_for_no_other() -> None:
+def test_the_paper_has_a_result_for_each_of_its_cells_and_for_no_other() -> None:
     """K inner steps, SL and UDA on CIFAR are ours."""
     wanted = {
         name for name in names_in_the_paper() if "-k" not in name and "-l2i-paper" not in name
@@ -174,7 +174,7 @@ def test_the_paper_has_a_figure_for_each_of_its_cells_and_for_no_other() -> None
         ("aflw/mean-teacher-l2i-91-k2", "None"),
     ],
 )
-def test_a_figure_is_printed_as_in_the_paper(name: str, printed: str) -> None:
+def test_a_result_is_printed_as_in_the_paper(name: str, printed: str) -> None:
     assert str(recipes.find_cell_table(name).get_paper_result(name)) == printed
 
 
@@ -258,7 +258,7 @@ def test_two_steps_of_a_cell_on_tiny_data_in_the_real_format(
     assert trainer.compute_metrics()["test"][trainer.task.metric_name] >= 0
 
 
-def test_the_papers_figures_add_up() -> None:
+def test_the_papers_results_add_up() -> None:
     """Sums over the printed tables, taken from the paper's source: a slip of a digit shows."""
     sums = {
         "aflw": (23, 256.57, 0.98),

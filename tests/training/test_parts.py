@@ -108,7 +108,7 @@ def test_evaluations_that_count_lie_in_the_last_fiftieth() -> None:
     assert [step for step in range(1, 251) if is_eval_step(step, 250, 100)] == [100, 200, 250]
 
 
-def test_final_figure_is_the_median() -> None:
+def test_final_metric_is_the_median() -> None:
     curve = dict.fromkeys(range(1, 1001), 50.0) | {
         step: float(step - 980) ** 2 for step in compute_final_steps(1000)
     }
@@ -116,7 +116,7 @@ def test_final_figure_is_the_median() -> None:
     assert compute_final_metric({100: 3.0, 200: 1.0}, {}, 200, "median") == 1.0
 
 
-def test_final_figure_may_be_by_early_stopping() -> None:
+def test_final_metric_may_be_by_early_stopping() -> None:
     assert (
         compute_final_metric(
             {1: 9.0, 2: 5.0, 3: 4.0, 4: 3.0}, {1: 8.0, 2: 1.0, 3: 1.0, 4: 2.0}, 4, "best"
@@ -227,7 +227,7 @@ def test_a_checkpoint_holds_tensors_and_json_alone(tmp_path: Path) -> None:
     assert json.loads(content[8 : 8 + length])["__metadata__"]["json"] == '{"step": 1}'
 
 
-def test_early_stopping_takes_the_first_of_equal_figures() -> None:
+def test_early_stopping_takes_the_first_of_equal_metrics() -> None:
     assert find_best_step({10: 3.0, 20: 1.0, 30: 1.0, 40: 2.0}) == 20
 
 

@@ -169,15 +169,15 @@ def taken(name: str, run: Run) -> tuple[dict[str, Tensor], dict[str, dict[str, f
 
 def main(folder: Path, device: str = "cpu") -> None:
     torch.set_num_threads(1)
-    with init_distributed(device) as ranks:
+    with init_distributed(device) as group:
         for name, run in cases().items():
             state, metrics = taken(name, replace(run, device=device))
             same = torch.cat([t.flatten().double() for t in state.values()])
-            others = ranks.all_reduce_mean(same.clone())
+            others = group.all_reduce_mean(same.clone())
             assert torch.allclose(others, same, rtol=0, atol=0), f"{name}: the processes differ"
-            if ranks.is_main:
-                save_file(state, folder / f"{name}-{ranks.size}.safetensors")
-                (folder / f"{name}-{ranks.size}.json").write_text(json.dumps(metrics))
+            if group.is_main:
+                save_file(state, folder / f"{name}-{group.size}.safetensors")
+                (folder / f"{name}-{group.size}.json").write_text(json.dumps(metrics))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ ALIKE = [name for name in cases() if not name.startswith(MIXING)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every case as 1, 2 and 4 processes take it."""
-    made = tmp_path_factory.mktemp("ranks")
+    made = tmp_path_factory.mktemp("processes")
     for processes in (1, 2, 4):
         run(processes, CASES, made)
     return made

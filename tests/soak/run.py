@@ -19,7 +19,7 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "ranks")]
+sys.path[:0] = [str(HERE.parent / "distributed")]
 
 from disturbances import Done  # noqa: E402 (after the path that it needs)
 from plans import FULL, LIMIT, Plan, planned, soaked  # noqa: E402
@@ -58,7 +58,7 @@ def main() -> int:
     )
     asked = parser.parse_args()
     began, work = time.monotonic(), Path(mkdtemp(prefix="l2i-soak-"))
-    with ThreadPoolExecutor(asked.at_once) as pool:
+    with ThreadPoolExecutor(asked.parallel) as pool:
         seeds = range(asked.first, asked.first + asked.cases)
         actual = list(pool.map(lambda seed: tried(seed, work, began + 60 * asked.minutes), seeds))
     cases = [case for case in actual if case is not None]

@@ -208,4 +208,4 @@ def _is_reported_model(trainer: Trainer) -> bool:
     With early stopping that model is on disk; processes of a shared run no longer communicate.
     """
     is_last_step = trainer.run.report != "best"
-    return is_last_step and trainer.precision == "float32" and trainer.ranks.size == 1
+    return is_last_step and trainer.precision == "float32" and trainer.group.size == 1

@@ -19,17 +19,17 @@ class AllReduceSum(Function):
     """The sum over processes: linear and symmetric, so it is its own derivative in both modes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ranks: ProcessGroup) -> Tensor:
-        ctx.ranks = ranks
-        return ranks.all_reduce(x.clone())
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return group.all_reduce(x.clone())
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-        return AllReduceSum.apply(dy, ctx.ranks), None  # type: ignore[no-untyped-call]
+        return AllReduceSum.apply(dy, ctx.group), None  # type: ignore[no-untyped-call]
 
     @staticmethod
     def jvp(ctx: Any, x_dot: Tensor, _: None) -> Tensor:
-        return AllReduceSum.apply(x_dot, ctx.ranks)  # type: ignore[no-untyped-call, no-any-return]
+        return AllReduceSum.apply(x_dot, ctx.group)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class SyncBatchNormAct(_BatchNorm):
@@ -62,17 +62,17 @@ class SyncBatchNormAct(_BatchNorm):
             y = F.batch_norm(x, *stats, *params, use_batch_stats, 0.0, self.eps)
         return y if self.slope is None else F.leaky_relu(y, self.slope)
 
-    def _normalize_batch(self, x: Tensor, ranks: ProcessGroup) -> Tensor:
+    def _normalize_batch(self, x: Tensor, group: ProcessGroup) -> Tensor:
         promoted = x.to(torch.promote_types(x.dtype, torch.float32))
         var, mean = torch.var_mean(promoted, [0, *range(2, x.dim())], correction=0)
-        rank_mask = torch.zeros(ranks.size, 1, 1, device=x.device, dtype=promoted.dtype)
-        rank_mask[ranks.rank] = 1
+        rank_mask = torch.zeros(group.size, 1, 1, device=x.device, dtype=promoted.dtype)
+        rank_mask[group.rank] = 1
         own_stats = rank_mask * torch.stack([mean, var])
-        stats: Tensor = AllReduceSum.apply(own_stats, ranks)  # type: ignore[no-untyped-call]
+        stats: Tensor = AllReduceSum.apply(own_stats, group)  # type: ignore[no-untyped-call]
         means, variances = stats.unbind(1)
         mean = means.mean(0)
         var = variances.mean(0) + (means - mean).square().mean(0)
-        count = ranks.size * x.numel() // x.shape[1]
+        count = group.size * x.numel() // x.shape[1]
         self._update_running_stats(mean.detach(), var.detach(), count)
         scale = (var + self.eps).rsqrt() * (1 if self.weight is None else self.weight)
         shift = (0 if self.bias is None else self.bias) - mean * scale
@@ -93,10 +93,10 @@ class SyncBatchNormAct(_BatchNorm):
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum or 0.0)
 
 
-def convert_sync_batchnorm(model: nn.Module, ranks: ProcessGroup) -> nn.Module:
+def convert_sync_batchnorm(model: nn.Module, group: ProcessGroup) -> nn.Module:
     """Replace the BatchNorm layers by synchronised ones; parameters keep their names."""
     converted: dict[int, SyncBatchNormAct] = {}
-    for module in list(model.modules()) if ranks.device_group is not None else ():
+    for module in list(model.modules()) if group.device_group is not None else ():
         for name, child in module._modules.items():
             if isinstance(child, _BatchNorm) and (
                 isinstance(child, NormAct) or type(child).forward in KNOWN_BATCHNORM

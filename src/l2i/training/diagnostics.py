@@ -121,7 +121,7 @@ def _measure_holdout_cost(trainer: Trainer, batch: Batch) -> float:
     assert batch.holdout is not None
     holdout = Samples(*batch.holdout)
     outputs = compute_outputs_train_bn(trainer.network, holdout, lambda views: views)
-    return float(trainer.ranks.all_reduce_mean(trainer.task.loss(outputs, holdout.y)))
+    return float(trainer.group.all_reduce_mean(trainer.task.loss(outputs, holdout.y)))
 
 
 def measure_test_cost(trainer: Trainer) -> float:

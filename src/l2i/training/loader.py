@@ -31,7 +31,7 @@ class Loader:
     def __init__(self, run: Run, splits: Splits, task: Task) -> None:
         self.run, self.splits, self.task, self.method = run, splits, task, run.method
         _check_views(run, splits)
-        self.process_group = current_group()
+        self.group = current_group()
         self.weak = run.data.weak
         self.strong = run.data.strong if splits.vocabulary is None else run.data.words
         self.has_holdout = run.l2i.update != "off"
@@ -46,7 +46,7 @@ class Loader:
 
     def _open_streams(self) -> dict[str, ImageStream]:
         """Open a stream for every set of image files that steps draw from."""
-        run, group, streams = self.run, self.process_group, dict[str, ImageStream]()
+        run, group, streams = self.run, self.group, dict[str, ImageStream]()
         parts = {"labeled": True, "unlabeled": self.method.views, "holdout": self.has_holdout}
         for part in (name for name, is_needed in parts.items() if is_needed):
             files = getattr(self.splits, part).x
@@ -131,14 +131,14 @@ class Loader:
         else:
             size = getattr(self.run.batch, part)
             rows = sample_indices(len(samples.x), size, self.generator, samples.weight)
-            rows = self.process_group.shard(rows)
+            rows = self.group.shard(rows)
             x, y = samples.x[rows], samples.y[rows]
         normalization = self.splits.normalization
         return x if normalization is None else x.to(normalization.mean.dtype), y
 
     def _sample_mix(self, quantiles: Tensor) -> MixupDraws:
         """Draw the mixing of the samples of this process: none is mixed with another process's."""
-        rows = (self.run.batch.labeled + 2 * self.run.batch.unlabeled) // self.process_group.size
+        rows = (self.run.batch.labeled + 2 * self.run.batch.unlabeled) // self.group.size
         order = torch.randperm(rows, generator=self.generator, device=quantiles.device)
         positions = sample_integers(len(quantiles), (rows,), self.generator)
         return MixupDraws(order, quantiles[positions])

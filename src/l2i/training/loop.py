@@ -84,16 +84,16 @@ class TrainingLoop:
     def __init__(
         self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool, label: str = ""
     ) -> None:
-        self.trainer, self.run, self.ranks = trainer, trainer.run, trainer.ranks
+        self.trainer, self.run, self.group = trainer, trainer.run, trainer.group
         self.folder, self.stop, self.label = folder, stop, label
         self.on_evaluation: EvalCallback | None = None
         self.concurrent_runs = self.earlier_concurrent = 1
         self.start, self.stopwatch = 0, Stopwatch()
         self.resume_notes: list[str] = []
         self.fingerprint = trainer.splits.fingerprint()
-        self.leak_warnings = describe_duplicates(trainer.splits) if self.ranks.is_main else []
+        self.leak_warnings = describe_duplicates(trainer.splits) if self.group.is_main else []
         self.active_warnings: dict[str, str] = {}
-        size, keep, is_main = self._resume(), self.run.keep_checkpoints, self.ranks.is_main
+        size, keep, is_main = self._resume(), self.run.keep_checkpoints, self.group.is_main
         self.logger = RunLogger(folder, self.start, size, keep=keep) if is_main else NullLogger()
         is_quiet = quiet or not is_main
         title = label or f"{self.run.name} seed {self.run.seed}"
@@ -101,11 +101,11 @@ class TrainingLoop:
 
     def _resume(self) -> int:
         """Load the newest checkpoint, or write the first; return the size of its metrics."""
-        newest = self._read_checkpoint() if self.ranks.is_main else None
+        newest = self._read_checkpoint() if self.group.is_main else None
         payload = b"" if newest is None else checkpoint.serialize(*newest)
-        payload = self.ranks.broadcast_bytes(payload)
+        payload = self.group.broadcast_bytes(payload)
         if not payload:
-            if self.ranks.is_main:
+            if self.group.is_main:
                 meta = {**self._make_metadata(0), "metrics_size": 0}
                 state, keep = self.trainer.state_dict(), self.run.keep_checkpoints
                 checkpoint.save_checkpoint(self.folder / "checkpoints", 0, state, meta, keep=keep)
@@ -165,15 +165,15 @@ class TrainingLoop:
             concurrency = f", {count} runs side by side" if count > 1 else ""
             hardware = run_dir.describe_hardware(trainer.device)
             yield f"{hardware}: {trainer.precision}, {trainer.engine}{concurrency}"
-        if self.ranks.size > 1:
-            yield f"{self.ranks.size} processes, each with its part of every mini-batch"
+        if self.group.size > 1:
+            yield f"{self.group.size} processes, each with its part of every mini-batch"
         yield from self.resume_notes
         for sentence in self.leak_warnings:
             yield f"warning: {sentence}"
 
     def _handle_step(self, step: int) -> None:
         """Do what is due after a step; stop if any process was asked to."""
-        stop = self.ranks.any_async(self.stop.received is not None)
+        stop = self.group.any_async(self.stop.received is not None)
         is_last = step == self.run.steps or stop
         evaluated = evaluation.is_eval_step(step, self.run.steps, self.run.eval_every)
         if evaluated:
@@ -196,11 +196,11 @@ class TrainingLoop:
     def write_result(self) -> Result:
         """Write the result to the run's folder, and return it on all processes."""
         payload = b""
-        if self.ranks.is_main:
+        if self.group.is_main:
             result = self._build_result()
             run_dir.write_result(self.folder, result)
             payload = json.dumps(asdict(result)).encode()
-        return run_dir.parse_result(self.ranks.broadcast_bytes(payload))
+        return run_dir.parse_result(self.group.broadcast_bytes(payload))
 
     def close(self) -> None:
         self.logger.close()
@@ -306,7 +306,7 @@ class TrainingLoop:
             precision=trainer.precision,
             engine=trainer.engine,
             concurrent_runs=max(self.concurrent_runs, self.earlier_concurrent),
-            processes=self.ranks.size,
+            processes=self.group.size,
             warnings=[*self.leak_warnings, *self._check_health().values()],
             settings=run_dir.flatten_settings(run),
         )

@@ -69,17 +69,17 @@ def _open_training(
     run, folder = with_data_root(run), resolve_run_dir(run)
     with ExitStack() as stack:
         stack.enter_context(translate_disk_full(folder))
-        ranks = stack.enter_context(init_distributed(run.device))
+        group = stack.enter_context(init_distributed(run.device))
         stack.enter_context(use_threads(run.threads))
-        _check_settings_agree(run, ranks)
-        result = _read_finished_result(run, folder, ranks, splits)
+        _check_settings_agree(run, group)
+        result = _read_finished_result(run, folder, group, splits)
         if result is not None:
             yield result
             return
         trainer = Trainer(run, splits=splits, model=model)  # finds wrong input before any writing
         stack.enter_context(closing(trainer))
         _check_data_agree(trainer)
-        if ranks.is_main:
+        if group.is_main:
             stack.enter_context(run_dir.lock_run_dir(folder))
             run_dir.claim_run_dir(folder, run)
         devices = [trainer.device] if trainer.device.type == "cuda" else []
@@ -90,11 +90,11 @@ def _open_training(
 
 
 def _read_finished_result(
-    run: Run, folder: Path, ranks: ProcessGroup, splits: Splits | None
+    run: Run, folder: Path, group: ProcessGroup, splits: Splits | None
 ) -> Result | None:
     """Return the result of a finished run, which the main process reads for all."""
     payload = b""
-    if ranks.is_main:
+    if group.is_main:
         run_dir.check_available(folder, run)
         result = read_result(folder)
         payload = b"" if result is None else json.dumps(asdict(result)).encode()
@@ -104,24 +104,24 @@ def _read_finished_result(
                 torch.device("cpu"), get_param_dtype(run)
             )  # as for the fingerprint
             run_dir.check_fingerprint(folder, meta, cpu_splits, custom_splits=True)
-    payload = ranks.broadcast_bytes(payload)
+    payload = group.broadcast_bytes(payload)
     return parse_result(payload) if payload else None
 
 
-def _check_settings_agree(run: Run, ranks: ProcessGroup) -> None:
+def _check_settings_agree(run: Run, group: ProcessGroup) -> None:
     """Check that all processes, which have their own command lines, were given the same run."""
-    main_run = from_json(json.loads(ranks.broadcast_bytes(json.dumps(to_json(run)).encode())))
+    main_run = from_json(json.loads(group.broadcast_bytes(json.dumps(to_json(run)).encode())))
     mismatches = run_dir.find_differences(to_json(main_run), to_json(run))
     if mismatches:
         listed = "; ".join(mismatches[:4])
-        raise InputError(f"process {ranks.rank} has other settings than process 0 ({listed})")
+        raise InputError(f"process {group.rank} has other settings than process 0 ({listed})")
 
 
 def _check_data_agree(trainer: Trainer) -> None:
     """Check that all processes, which read their own machine's files, have the same samples."""
     fingerprint = trainer.splits.fingerprint()
-    if trainer.ranks.broadcast_bytes(fingerprint.encode()) != fingerprint.encode():
-        problem = f"process {trainer.ranks.rank} reads other data than process 0"
+    if trainer.group.broadcast_bytes(fingerprint.encode()) != fingerprint.encode():
+        problem = f"process {trainer.group.rank} reads other data than process 0"
         raise InputError(f"{problem}; give all machines the same --data.root")
 
 

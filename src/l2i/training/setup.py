@@ -67,14 +67,14 @@ def use_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def check_divisible(run: Run, ranks: ProcessGroup) -> None:
+def check_divisible(run: Run, group: ProcessGroup) -> None:
     """Check that the processes of a run can share its batches evenly."""
     sizes = {f"batch.{name}": size for name, size in vars(run.batch).items()}
     sizes["l2i.outer_batch_size"] = run.l2i.outer_batch_size
     for name, size in sizes.items():
-        if size % ranks.size:
-            fix = f"use a multiple of {ranks.size}, or another --nproc-per-node"
-            problem = f"{name}={size} cannot be shared evenly by {ranks.size} processes"
+        if size % group.size:
+            fix = f"use a multiple of {group.size}, or another --nproc-per-node"
+            problem = f"{name}={size} cannot be shared evenly by {group.size} processes"
             raise InputError(f"{problem}; {fix}")
 
 

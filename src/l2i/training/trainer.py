@@ -67,8 +67,8 @@ class Trainer:
         self, run: Run, splits: Splits | None, model: nn.Module | None, state: Params | None
     ) -> None:
         validate(run)
-        self.run, self.custom_splits, self.ranks = run, splits is not None, current_group()
-        setup.check_divisible(run, self.ranks)
+        self.run, self.custom_splits, self.group = run, splits is not None, current_group()
+        setup.check_divisible(run, self.group)
         self.device, dtype = setup.pick_device(run.device), setup.get_param_dtype(run)
         self.precision = resolve_precision(run, self.device)
         self.splits = (setup.load_splits(run) if splits is None else splits).to(self.device, dtype)
@@ -77,7 +77,7 @@ class Trainer:
         if model is None:
             model = setup.build_model(run, self.splits, self.task, state)
         self.model = setup.prepare_model(model, self.device, dtype)
-        self.ranks.broadcast_(self.model.state_dict().values())
+        self.group.broadcast_(self.model.state_dict().values())
         self.teacher = ema.Teacher(self.model)
         self.network = apply_precision(self.model, self.precision)
         self.teacher_network = apply_precision(self.teacher.model, self.precision)
@@ -118,7 +118,7 @@ class Trainer:
             "the run is not on one": self.device.type != "cuda",
             "the data is streamed": bool(self.loader.streams),
             "the network draws random numbers, which the outer step replays": replays_rng,
-            "processes that share it send through memory": not self.ranks.supports_cuda_graph,
+            "processes that share it send through memory": not self.group.supports_cuda_graph,
         }
         reason = next((reason for reason, applies in obstacles.items() if applies), None)
         if wants_graph and reason is not None:
@@ -128,7 +128,7 @@ class Trainer:
             return None
         has_head, plan = gradients.head is not None, None
         # collectives must run in order, so steps that use them are sequential
-        if gradients.batchnorm.concurrent and self.ranks.device_group is None:
+        if gradients.batchnorm.concurrent and self.group.device_group is None:
             plan = choose_stream_plan(activation_bytes=self.held_bytes, last_layer=has_head)
         return StepGraph(self.train_step, self.loader, plan, required=wants_graph)
 
@@ -140,8 +140,8 @@ class Trainer:
         """Take step t of Algorithm 1, with its outer step if that is due or `outer` says so."""
         self.flat.check_storage(self.params)
         self.scalars.set_step(t)
-        if self.uses_rng and self.ranks.size > 1:  # every process has its own dropout masks
-            torch.manual_seed(derive_seed(f"{self.run.seed}/{t}/{self.ranks.rank}"))
+        if self.uses_rng and self.group.size > 1:  # every process has its own dropout masks
+            torch.manual_seed(derive_seed(f"{self.run.seed}/{t}/{self.group.rank}"))
         is_due = t % self.run.l2i.every == 0 if outer is None else outer
         with_outer = is_due and self.outer_step is not None
         with use_precision(self.device):
@@ -161,7 +161,7 @@ class Trainer:
         outer = gradients.compute_outer(batch, nets, streams) if at_one_theta else None  # 7 to 10
         streams.join()
         gradients.batchnorm.apply_updates()
-        total = gradient = self.ranks.all_reduce_mean(base.gradient)
+        total = gradient = self.group.all_reduce_mean(base.gradient)
         if outer is not None:
             total = combine_normalized(
                 gradient, outer.gradient, rho=self.scalars.rho, preserve_norm=l2i.preserve_step_norm
@@ -184,7 +184,7 @@ class Trainer:
         with use_precision(self.device):
             base = self.gradients.compute_base(batch, self.gradients.make_nets(self.params))
             self.gradients.batchnorm.apply_updates()
-        return self.flat.split(self.ranks.all_reduce_mean(base.gradient))
+        return self.flat.split(self.group.all_reduce_mean(base.gradient))
 
     def compute_outer_gradient(self, batch: Batch, t: int) -> Params:
         """Return ∂C^H/∂θ through the imputed labels, at step t."""
@@ -229,8 +229,8 @@ class Trainer:
 
     def predict(self, samples: Samples, on_progress: OnProgress = lambda _: None) -> Tensor:
         """Return the averaged model's outputs; every process computes a part and gets them all."""
-        count, ranks = len(samples.x), self.ranks
-        shard, is_sharded = slice(*ranks.shard_bounds(count)), count >= ranks.size
+        count, group = len(samples.x), self.group
+        shard, is_sharded = slice(*group.shard_bounds(count)), count >= group.size
         samples = Samples(samples.x[shard], samples.y[shard]) if is_sharded else samples
         with use_precision(self.device):
             outputs = compute_outputs(
@@ -238,9 +238,9 @@ class Trainer:
                 samples,
                 self.preprocess,
                 workers=self.run.data.workers,
-                on_progress=lambda num_done: on_progress(num_done * ranks.size),
+                on_progress=lambda num_done: on_progress(num_done * group.size),
             )
-            return ranks.all_gather_rows(outputs, count) if is_sharded else outputs
+            return group.all_gather_rows(outputs, count) if is_sharded else outputs
 
     def preprocess(self, raw: Tensor) -> Tensor:
         """Turn raw samples into the network's inputs, without random augmentation."""

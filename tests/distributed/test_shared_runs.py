@@ -70,7 +70,7 @@ def test_two_processes_write_the_run_of_one(tmp_path: Path) -> None:
     ):
         assert mine == pytest.approx(theirs, rel=1e-9)
     assert len(list((tmp_path / "two").glob("events*"))) == 1
-    assert "done before" in run(2, *TRAIN, "--out", tmp_path / "two")
+    assert "already finished" in run(2, *TRAIN, "--out", tmp_path / "two")
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])

@@ -57,10 +57,10 @@ class DualBatchNorm(TorchFunctionMode):
             return func(*args, **kwargs)
         if kwargs["weight"] is None or kwargs["bias"] is None:
             return func(*args, **kwargs)
-        return apply_dual_batch_norm(*args, **kwargs)
+        return _apply_dual_batch_norm(*args, **kwargs)
 
 
-def apply_dual_batch_norm(
+def _apply_dual_batch_norm(
     x: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -111,14 +111,14 @@ def forward_mode(function: ParamFunction, params: Params, v: Params) -> tuple[Te
     """Pass dual numbers once; they take gradients too, for functions that are gradients."""
     with torch.enable_grad(), forward_ad.dual_level(), DualBatchNorm(), use_math_attention():
         duals = {
-            name: forward_ad.make_dual(detach_to_own_storage(p).requires_grad_(), v[name].detach())
+            name: forward_ad.make_dual(_detach_to_own_storage(p).requires_grad_(), v[name].detach())
             for name, p in params.items()
         }
         value, tangent = forward_ad.unpack_dual(function(duals))
     return value.detach(), torch.zeros_like(value) if tangent is None else tangent.detach()
 
 
-def detach_to_own_storage(p: Tensor) -> Tensor:
+def _detach_to_own_storage(p: Tensor) -> Tensor:
     """Detach into own storage: for a view, torch would make a tangent as large as its base."""
     owns_storage = p.numel() * p.element_size() == p.untyped_storage().nbytes()
     return p.detach() if owns_storage else p.detach().clone()

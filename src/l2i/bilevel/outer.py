@@ -135,7 +135,9 @@ def norm(gradient: Params) -> Tensor:
     return total_norm
 
 
-def compute_scale(reference_norm: Tensor, current_norm: Tensor, *, ratio: float | Tensor) -> Tensor:
+def _compute_scale(
+    reference_norm: Tensor, current_norm: Tensor, *, ratio: float | Tensor
+) -> Tensor:
     """Return what scales a gradient to `ratio` times a norm; 0 if it vanished."""
     return torch.where(current_norm > 0, ratio * reference_norm / current_norm, current_norm)
 
@@ -151,8 +153,8 @@ def combine_normalized(
 ) -> Tensor:
     """Return g_base + ρ·‖g_base‖/‖g_outer‖·g_outer, rescaled to ‖g_base‖ if `preserve_norm`."""
     base_norm = base.norm()
-    total = torch.addcmul(base, outer, compute_scale(base_norm, outer.norm(), ratio=rho))
-    return total * compute_scale(base_norm, total.norm(), ratio=1.0) if preserve_norm else total
+    total = torch.addcmul(base, outer, _compute_scale(base_norm, outer.norm(), ratio=rho))
+    return total * _compute_scale(base_norm, total.norm(), ratio=1.0) if preserve_norm else total
 
 
 def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:

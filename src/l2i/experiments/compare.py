@@ -33,13 +33,13 @@ def compare(name: str, options: CompareOptions) -> list[ComparisonRow]:
     """Train what the options ask for, or load saved results, and return the table's rows."""
     table = recipes.get_table(name)
     if options.load_results is not None:
-        return load_table_rows(table, options)
-    return build_rows(table, train_cells(table, options))
+        return _load_table_rows(table, options)
+    return build_rows(table, _train_cells(table, options))
 
 
-def load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRow]:
+def _load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRow]:
     """Return the rows of the cells in --cells, or of all, from the results in --load-results."""
-    requested = [qualify_cell(cell, table) for cell in options.cells]
+    requested = [_qualify_cell(cell, table) for cell in options.cells]
     store = load_saved_results(table, options)
     for cell in requested:
         if cell not in store.results:
@@ -56,11 +56,11 @@ def load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRow
     return [row for row in rows if row.name in visible_names or not requested]
 
 
-def train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]]:
+def _train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]]:
     """Return the results of each cell and of each time-matched baseline, baselines first."""
     runs_by_cell = plan_runs(table, options)
     if options.analyze_updates is not None:
-        check_probed(table, runs_by_cell)
+        _check_probed(table, runs_by_cell)
     store = None
     if options.save_results is not None:
         store = read_store(options.save_results, table)
@@ -69,16 +69,16 @@ def train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result]
             store.lookup(runs)  # raise before anything is trained
     results_by_name: dict[str, list[Result]] = {}
     for cell, runs in runs_by_cell.items():
-        results = train_or_load(runs, options, store)
+        results = _train_or_load(runs, options, store)
         baseline_results = results_by_name.get(table.find_baseline(cell) or "")
         if baseline_results is not None and options.time_matched:
-            longer_runs = make_time_matched_runs(table, cell, baseline_results, results, options)
-            results_by_name[longer_runs[0].name] = train_or_load(longer_runs, options, store)
+            longer_runs = _make_time_matched_runs(table, cell, baseline_results, results, options)
+            results_by_name[longer_runs[0].name] = _train_or_load(longer_runs, options, store)
         results_by_name[cell] = results
     return results_by_name
 
 
-def check_probed(table: Table, runs_by_cell: dict[str, list[Run]]) -> None:
+def _check_probed(table: Table, runs_by_cell: dict[str, list[Run]]) -> None:
     """Check that there will be something to analyze, before anything is trained."""
     probed_cells = {cell for cell, runs in runs_by_cell.items() if runs[0].probe_samples}
     if not any(table.find_baseline(cell) in probed_cells for cell in probed_cells):
@@ -97,10 +97,10 @@ def plan_runs(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
         raise InputError(
             f"parallel={options.parallel} must be at least 1, or 0 for as many as that makes faster"
         )
-    cell_names = [qualify_cell(cell, table) for cell in options.cells] or list(table.default_cells)
+    cell_names = [_qualify_cell(cell, table) for cell in options.cells] or list(table.default_cells)
     cells = sorted(dict.fromkeys(cell_names), key=lambda cell: table.cells[cell].update != "off")
     runs_by_cell = {
-        cell: [make_run_at_seed(table.get_run(cell), options, seed=seed) for seed in range(seeds)]
+        cell: [_make_run_at_seed(table.get_run(cell), options, seed=seed) for seed in range(seeds)]
         for cell in cells
     }
     for runs in runs_by_cell.values():
@@ -108,7 +108,7 @@ def plan_runs(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
     return runs_by_cell
 
 
-def qualify_cell(cell: str, table: Table) -> str:
+def _qualify_cell(cell: str, table: Table) -> str:
     """Return a cell's full name, TABLE/CELL."""
     name = cell if cell in table.cells else f"{table.name}/{cell}"
     if name not in table.cells and cell in recipes.list_recipes():
@@ -120,7 +120,7 @@ def qualify_cell(cell: str, table: Table) -> str:
     return name
 
 
-def make_run_at_seed(
+def _make_run_at_seed(
     run: Run, options: CompareOptions, *, seed: int, steps: int | None = None
 ) -> Run:
     """Return a cell's run at one seed, in a folder of its own."""
@@ -150,7 +150,7 @@ def apply_changes(run: Run, changes: tuple[str, ...]) -> Run:
     return run
 
 
-def train_or_load(
+def _train_or_load(
     runs: list[Run], options: CompareOptions, store: ResultStore | None
 ) -> list[Result]:
     """Return the results of a cell's runs; train and save those that are not in the store."""
@@ -168,7 +168,7 @@ def train_or_load(
     return [results[run.seed] for run in runs]
 
 
-def make_time_matched_runs(
+def _make_time_matched_runs(
     table: Table,
     cell: str,
     baseline_results: list[Result],
@@ -178,7 +178,7 @@ def make_time_matched_runs(
     """Return the baseline's runs with as many steps as fit in the time of its runs with L2I."""
     run = replace(table.get_run(baseline_results[0].name), name=get_time_matched_name(cell, table))
     return [
-        make_run_at_seed(
+        _make_run_at_seed(
             run, options, seed=b.seed, steps=max(1, round(b.steps * i.seconds / b.seconds))
         )
         for b, i in zip(baseline_results, l2i_results, strict=True)

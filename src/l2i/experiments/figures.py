@@ -60,7 +60,7 @@ def iter_figures(runs: list[LoadedRun], progress: ProgressCallback) -> Iterator[
     run, has_outer_step = runs[0], runs[0].trainer.outer_step is not None
     probed = [row for row in run.rows if all(row.get(name) is not None for name in PROBE_COLUMNS)]
     if probed:
-        yield "costs", plot_costs(run, probed)
+        yield "costs", _plot_costs(run, probed)
     elif has_outer_step:
         progress(
             "no costs.png: the costs before and after an update were not recorded; "
@@ -68,14 +68,14 @@ def iter_figures(runs: list[LoadedRun], progress: ProgressCallback) -> Iterator[
         )
     else:
         progress("no costs.png: this run takes no outer update")
-    yield "error", plot_error(runs)
+    yield "error", _plot_error(runs)
     if isinstance(run.trainer.task, Regression) and run.trainer.task.eyes is not None:
         yield from draw_landmarks(runs)
         if has_outer_step:
             yield "imputed", plot_imputed(run)
 
 
-def plot_costs(run: LoadedRun, rows: list[MetricRow]) -> Figure:
+def _plot_costs(run: LoadedRun, rows: list[MetricRow]) -> Figure:
     """Plot the costs of a hold-out batch and of test samples around an update, and the change."""
     title = f"What the outer update of a step does to the costs\n{run.label}"
     figure = make_figure(11, 6, title, fontsize=12)
@@ -99,7 +99,7 @@ def plot_costs(run: LoadedRun, rows: list[MetricRow]) -> Figure:
     return figure
 
 
-def plot_error(runs: list[LoadedRun]) -> Figure:
+def _plot_error(runs: list[LoadedRun]) -> Figure:
     """Plot the metric of the averaged model over the steps."""
     figure = make_figure(8, 5)
     axes = figure.subplots()
@@ -123,10 +123,10 @@ def draw_landmarks(runs: list[LoadedRun]) -> Iterator[tuple[str, Figure]]:
         LandmarkLayer(decode_points(run.trainer, run.trainer.predict(test)), color, run.label)
         for run, color in zip(runs, RUN_COLORS, strict=False)
     ]
-    errors = [compute_percent_errors(runs[0].trainer, layer.points, test.y) for layer in layers]
-    captions = [format_errors(face_errors) for face_errors in zip(*errors, strict=True)]
+    errors = [_compute_percent_errors(runs[0].trainer, layer.points, test.y) for layer in layers]
+    captions = [_format_errors(face_errors) for face_errors in zip(*errors, strict=True)]
     draw_rows = partial(draw_face_grid, test, layers[::-1], captions)
-    mean_text = format_errors(run_errors.mean() for run_errors in errors)
+    mean_text = _format_errors(run_errors.mean() for run_errors in errors)
     title = (
         "Landmarks on test faces; the error as a share of the distance between the eyes "
         f"(on average {mean_text})"
@@ -146,7 +146,7 @@ def plot_imputed(run: LoadedRun) -> Figure:
     rows = select_evenly_spaced(len(unlabeled.y), NUM_FACES)
     samples = unlabeled.take(torch.tensor(rows, device=unlabeled.y.device))
     before, after = (decode_points(trainer, z) for z in compare_outputs(trainer, run.step, samples))
-    errors, updated = (compute_percent_errors(trainer, z, samples.y) for z in (before, after))
+    errors, updated = (_compute_percent_errors(trainer, z, samples.y) for z in (before, after))
     changes = zip(errors, updated - errors, strict=True)
     captions = [f"{error:.1f} %, {change:+.2g} % after" for error, change in changes]
     factor = compute_arrow_scale(after - before)
@@ -173,13 +173,13 @@ def decode_points(trainer: Trainer, outputs: Tensor) -> Tensor:
     return trainer.task.decode(outputs.double()).reshape(len(outputs), -1, 2)
 
 
-def compute_percent_errors(trainer: Trainer, predicted: Tensor, y: Tensor) -> Tensor:
+def _compute_percent_errors(trainer: Trainer, predicted: Tensor, y: Tensor) -> Tensor:
     """Return the error of each face, in per cent of the distance between its eyes."""
     assert isinstance(trainer.task, Regression)
     return 100 * trainer.task.compute_landmark_errors(predicted, y)
 
 
-def format_errors(errors: Iterable[Tensor]) -> str:
+def _format_errors(errors: Iterable[Tensor]) -> str:
     """Format our error, and the baseline's if there is one."""
     return ", baseline ".join(f"{error:.1f} %" for error in errors)
 

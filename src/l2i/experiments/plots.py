@@ -125,7 +125,7 @@ def check_plot_paths(options: CompareOptions) -> None:
         make_folder(path.parent, flag)
 
 
-def read_evaluations(
+def _read_evaluations(
     table: Table, name: str, result: Result, options: CompareOptions
 ) -> list[MetricRow]:
     """Read a run's evaluations from where its result came from."""
@@ -153,7 +153,7 @@ class Curve(NamedTuple):
 
 def load_curve(table: Table, name: str, result: Result, options: CompareOptions) -> Curve:
     """Load a run's test errors; all its steps are taken to be equally long."""
-    evaluations = read_evaluations(table, name, result, options)
+    evaluations = _read_evaluations(table, name, result, options)
     rows = [row for row in evaluations if row["test"] is not None]
     if not rows:
         raise InputError(
@@ -213,7 +213,7 @@ def collect_pairs(
             continue
         ours, theirs = (
             [
-                select_probes(read_evaluations(table, side.name, result, options))
+                select_probes(_read_evaluations(table, side.name, result, options))
                 for result in side.results
                 if result.seed in row.seeds & row.baseline.seeds
             ]
@@ -257,10 +257,10 @@ def build_analysis_columns(pairs: list[ProbedPair]) -> FormattedColumns:
     """Return the table of the analysis, one line per cell with L2I."""
     return {
         "cell": [strip_table_name(pair.name) for pair in pairs],
-        "C^H": [format_first_to_last(pair.ours, "c_h") for pair in pairs],
+        "C^H": [_format_first_to_last(pair.ours, "c_h") for pair in pairs],
         "change of C^H": [format_mean_change(pair.ours, "c_h") for pair in pairs],
         "change of the test cost": [format_mean_change(pair.ours, "test_cost") for pair in pairs],
-        RAW_RATIO_LABEL: [format_first_to_last(pair.ours, "grad_ratio_raw") for pair in pairs],
+        RAW_RATIO_LABEL: [_format_first_to_last(pair.ours, "grad_ratio_raw") for pair in pairs],
         **_build_paired_columns(pairs, "labels wrong (%)", "pseudo_label_error"),
         **_build_paired_columns(pairs, "above (%)", "mask_rate_probe", scale=100),
         **_build_paired_columns(pairs, "wrong above (%)", "pseudo_label_error_above_threshold"),
@@ -268,16 +268,16 @@ def build_analysis_columns(pairs: list[ProbedPair]) -> FormattedColumns:
     }
 
 
-def compute_probe_mean(runs: ProbedRuns, column: str, probe_index: int) -> float | None:
+def _compute_probe_mean(runs: ProbedRuns, column: str, probe_index: int) -> float | None:
     """Return the mean over runs at one of their probed evaluations, if all have the column."""
     values = [run[probe_index].get(column) if run else None for run in runs]
     numbers = [value for value in values if value is not None]
     return mean(numbers) if len(numbers) == len(values) else None
 
 
-def format_first_to_last(runs: ProbedRuns, column: str) -> str:
+def _format_first_to_last(runs: ProbedRuns, column: str) -> str:
     """Format the means at the first and the last probed evaluation."""
-    ends = [compute_probe_mean(runs, column, probe_index) for probe_index in (0, -1)]
+    ends = [_compute_probe_mean(runs, column, probe_index) for probe_index in (0, -1)]
     return " → ".join("–" if v is None else f"{v:.2g}" if v < 100 else f"{v:.0f}" for v in ends)
 
 
@@ -304,7 +304,7 @@ def _build_paired_columns(
     """Return a metric at the end with and without L2I; nothing if no method has it."""
     columns = {}
     for name, side in ((heading, "ours"), (f"{heading}, without L2I", "theirs")):
-        values = [compute_probe_mean(getattr(pair, side), column, -1) for pair in pairs]
+        values = [_compute_probe_mean(getattr(pair, side), column, -1) for pair in pairs]
         columns[name] = ["" if v is None else f"{scale * v:.1f}" for v in values]
     return columns if any(any(cells) for cells in columns.values()) else {}
 

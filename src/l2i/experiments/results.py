@@ -116,7 +116,7 @@ def strip_table_name(name: str) -> str:
     return name.partition("/")[2] or name
 
 
-def find_differing_fields(ours: FlatSettings, theirs: FlatSettings) -> list[str]:
+def _find_differing_fields(ours: FlatSettings, theirs: FlatSettings) -> list[str]:
     """List the fields with different values; fields that only one of them has do not count."""
     return sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
 
@@ -127,7 +127,7 @@ def format_setting_overrides(result: Result) -> str:
     baseline_name = result.name.partition(TIME_MATCHED_SUFFIX)[0]
     name = result.name if result.name in table.cells else baseline_name
     stored = result.settings or {}
-    overrides = find_differing_fields(stored, flatten_settings(table.get_run(name)))
+    overrides = _find_differing_fields(stored, flatten_settings(table.get_run(name)))
     return ", ".join(f"{field}={json.dumps(stored[field])}" for field in overrides)
 
 
@@ -163,7 +163,7 @@ class ResultStore:
                 f"{hint}, or choose a different --save-results"
             )
         stored, requested = result.settings or {}, flatten_settings(run)
-        for name in find_differing_fields(stored, requested):
+        for name in _find_differing_fields(stored, requested):
             value = json.dumps(stored[name])
             raise InputError(
                 f"{path} is of a run with {name}={value}, and {json.dumps(requested[name])} is "
@@ -198,7 +198,7 @@ class ResultStore:
 def read_store(folder: str, table: Table) -> ResultStore:
     """Read the results of a table; a folder that does not exist has none."""
     results_dir = resolve_table_dir(Path(folder), table.name)
-    names = {strip_table_name(name): name for name in list_valid_names(table)}
+    names = {strip_table_name(name): name for name in _list_valid_names(table)}
     results_by_name: dict[str, dict[int, Result]] = {name: {} for name in names.values()}
     for path in results_dir.glob("*-seed*.json"):
         match = RESULT_FILE_PATTERN.fullmatch(path.name)
@@ -210,7 +210,7 @@ def read_store(folder: str, table: Table) -> ResultStore:
                 "take it out"
             )
         name, seed = names[match[1]], int(match[2])
-        results_by_name[name][seed] = read_stored_result(path, name, seed)
+        results_by_name[name][seed] = _read_stored_result(path, name, seed)
     results = {name: dict(sorted(runs.items())) for name, runs in results_by_name.items() if runs}
     return ResultStore(table, results_dir, results)
 
@@ -232,7 +232,7 @@ def make_folder(folder: Path, flag: str) -> None:
         ) from None
 
 
-def list_valid_names(table: Table) -> dict[str, None]:
+def _list_valid_names(table: Table) -> dict[str, None]:
     """Return the names that results can have, in order."""
     names: dict[str, None] = {}
     for cell in table.cells:
@@ -253,7 +253,7 @@ def translate_corruption(message: str) -> Iterator[None]:
         raise InputError(message) from None
 
 
-def read_stored_result(path: Path, name: str, seed: int) -> Result:
+def _read_stored_result(path: Path, name: str, seed: int) -> Result:
     """Read the result of a run from an untrusted file."""
     damage = f"{path} is damaged, or no result of a run; restore it, or remove it"
     with translate_corruption(damage):

@@ -40,7 +40,7 @@ References = dict[str, float]  # metrics that need no training, by name
 
 def build_columns(rows: list[ComparisonRow], references: References) -> FormattedColumns:
     """Return the table by heading: one line per reference, then one per row."""
-    paper_results, time_unit = load_paper_results(), choose_time_unit(rows)
+    paper_results, time_unit = load_paper_results(), _choose_time_unit(rows)
     row_columns = {
         "Δ same steps": [row.format_gain(row.baseline) for row in rows],
         "Δ same time": [row.format_gain(row.time_matched_baseline) for row in rows],
@@ -61,7 +61,7 @@ def build_columns(rows: list[ComparisonRow], references: References) -> Formatte
     return {heading: cells for heading, cells in columns.items() if heading not in hidden}
 
 
-def choose_time_unit(rows: list[ComparisonRow]) -> str:
+def _choose_time_unit(rows: list[ComparisonRow]) -> str:
     """Choose the unit of the times of a table."""
     longest = max(row.mean_seconds for row in rows)
     return "seconds" if longest < plots.SECONDS_PER_MINUTE else "minutes"
@@ -93,11 +93,11 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
     title = f"{table_name}, test set{seeds_text}: mean ± standard error"
     print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
-    console.print(*collect_notes(rows, references), sep="\n")
+    console.print(*_collect_notes(rows, references), sep="\n")
     if options.load_results is None:
         path = Path(options.out) / f"{table_name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # missing if nothing had to be trained
-        text = json.dumps(rows_to_json(rows, references), indent=2) + "\n"
+        text = json.dumps(_rows_to_json(rows, references), indent=2) + "\n"
         write_atomic(path, text.encode())
         saved_to = options.save_results
         store_text = "" if saved_to is None else f", the results in {saved_to}"
@@ -114,7 +114,7 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
         console.print(f"Plot saved to {path}.")
 
 
-def collect_notes(rows: list[ComparisonRow], references: References) -> list[str]:
+def _collect_notes(rows: list[ComparisonRow], references: References) -> list[str]:
     """Return what one has to know to read the table."""
     results = [result for row in rows for result in row.results]
     notes = [f"{result.metric_name}: {result.metric_definition}." for result in results]
@@ -130,22 +130,22 @@ def collect_notes(rows: list[ComparisonRow], references: References) -> list[str
         )
     concurrent_runs = max(result.concurrent_runs for result in results)
     concurrency = f", {concurrent_runs} side by side" if concurrent_runs > 1 else ""
-    notes.append(f"{choose_time_unit(rows)}: of a run, on average{concurrency}.")
-    notes += list_setting_overrides(results)
+    notes.append(f"{_choose_time_unit(rows)}: of a run, on average{concurrency}.")
+    notes += _list_setting_overrides(results)
     notes += [note for row in rows for note in _describe_budget(row)]
     paper_results = {row.name: row.paper for row in rows}
     paper_results |= {name: load_paper_results().get(name) for name in references}
     notes += [
         f"* {name}: {paper.note}." for name, paper in paper_results.items() if paper and paper.note
     ]
-    notes += [caveat for row in rows for caveat in list_caveats(row)]
+    notes += [caveat for row in rows for caveat in _list_caveats(row)]
     for r in results:
         versions = f"torch {r.versions['torch']}, l2i {r.versions['l2i']}"
         notes.append(f"On {r.hardware}, {r.precision}; {versions}.")
     return list(dict.fromkeys(notes))  # each once
 
 
-def list_setting_overrides(results: list[Result]) -> list[str]:
+def _list_setting_overrides(results: list[Result]) -> list[str]:
     """List the settings that are not the recipes', each once, with the cells that have them."""
     cells_by_override: dict[str, dict[str, None]] = {}
     for result in results:
@@ -157,7 +157,7 @@ def list_setting_overrides(results: list[Result]) -> list[str]:
     ]
 
 
-def list_caveats(row: ComparisonRow) -> Iterator[str]:
+def _list_caveats(row: ComparisonRow) -> Iterator[str]:
     """Yield what makes a row, or its differences, doubtful."""
     sides = [side for side in (row, row.baseline) if side is not None]
     if len({result.concurrent_runs for side in sides for result in side.results}) > 1:
@@ -199,7 +199,7 @@ def _describe_budget(row: ComparisonRow) -> Iterator[str]:
     )
 
 
-def rows_to_json(rows: list[ComparisonRow], references: References) -> list[dict[str, Any]]:
+def _rows_to_json(rows: list[ComparisonRow], references: References) -> list[dict[str, Any]]:
     """Return the table as JSON."""
     return [{"cell": name, "metric": value} for name, value in references.items()] + [
         {

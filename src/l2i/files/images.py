@@ -69,7 +69,7 @@ def decode_image(
             return convert(image)
 
 
-def decode_square_image(path: str, size: int) -> NDArray[np.uint8]:
+def _decode_square_image(path: str, size: int) -> NDArray[np.uint8]:
     """Decode the centre square of an image as [3, S, S]."""
     try:
         image = decode_image(path, lambda i: crop_center_square(to_rgb(i), size), side=size)
@@ -161,5 +161,5 @@ class ImageFiles:
         images = np.empty((len(rows), 3, self.size, self.size), dtype=np.uint8)
         with ignore_image_warnings():
             for image, row in zip(images, rows, strict=True):
-                image[:] = decode_square_image(self.paths[row], self.size)
+                image[:] = _decode_square_image(self.paths[row], self.size)
         return torch.from_numpy(images)

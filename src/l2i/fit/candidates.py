@@ -69,7 +69,7 @@ class TrainedCandidate(NamedTuple):
         candidate = _evaluate_candidate(name, trainer, result)
         if isinstance(task, Regression):
             outputs = task.decode(raw_outputs).double().cpu().numpy() + data.offset
-            predictive_std = compute_predictive_std(trainer, rows, snapshots)
+            predictive_std = _compute_predictive_std(trainer, rows, snapshots)
             mean = tuple((task.mean.double().cpu().numpy() + data.offset).tolist())
             std = tuple(task.std.tolist())
         else:
@@ -149,7 +149,7 @@ def count_label_changes(snapshots: NDArray[Any], std: Floats | None) -> NDArray[
     return np.asarray(has_moved.sum(axis=0), dtype=np.int64)
 
 
-def compute_predictive_std(
+def _compute_predictive_std(
     trainer: Trainer, samples: Samples, snapshots: NDArray[Any]
 ) -> NDArray[np.float32]:  # [N, D]
     """Return the uncalibrated spread over views and snapshots, in the targets' units."""

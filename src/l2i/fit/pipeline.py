@@ -48,7 +48,7 @@ def fit(
     folder = Path(options.out or f"runs/{Path(path).resolve().stem}")
     check_outside_data(folder, Path(path))
     source = read_source(path, options, notify)
-    default_run = make_preliminary_run(source, options)
+    default_run = _make_preliminary_run(source, options)
     override = make_override(default_run)
     preliminary = override(default_run)
     data = prepare_data(source, options, preliminary)
@@ -56,10 +56,10 @@ def fit(
     runs = make_candidate_runs(run, options, folder, bool((data.split_names == "unlabeled").any()))
     # find wrong input before anything is written
     Trainer(list(runs.values())[-1], splits=data.splits).close()
-    identity = make_fit_identity(path, options, run, data.splits)
-    check_fit_dir(folder, identity)
+    identity = _make_fit_identity(path, options, run, data.splits)
+    _check_fit_dir(folder, identity)
     with lock_run_dir(folder):
-        check_fit_dir(folder, identity)
+        _check_fit_dir(folder, identity)
         write_atomic(folder / IDENTITY_FILE, identity)
         for note in data.source.notes:
             notify(note)
@@ -79,7 +79,7 @@ def fit(
     return folder, fitted, rows
 
 
-def make_preliminary_run(source: Source, options: FitOptions) -> Run:
+def _make_preliminary_run(source: Source, options: FitOptions) -> Run:
     """Return a run of the right method; its seed, device, texts and hold-out prepare the data."""
     labels = source.given_labels
     is_unlabeled = labels < 0 if source.classes is not None else np.isnan(labels).any(axis=1)
@@ -117,14 +117,14 @@ def plan_run(
     default_run = replace(default_run, probe_samples=min(MAX_PROBE_SAMPLES, len(splits.test.x)))
     steps, num_evals = override(default_run).steps, defaults.choose_num_evals(facts)
     run = override(defaults.with_steps(default_run, steps, num_evals))
-    check_model_choice(run, default_run)
+    _check_model_choice(run, default_run)
     validate(run)
     if facts.is_text and preliminary.data.text.length != INFER_LENGTH:
         reasons["texts"] = "as asked"
     return run, defaults.explain_choices(run, default_run, reasons)
 
 
-def check_model_choice(run: Run, default_run: Run) -> None:
+def _check_model_choice(run: Run, default_run: Run) -> None:
     """Check that texts, and only texts, are read by an encoder."""
     is_text, name = default_run.model.name == "encoder", run.model.name
     if is_text and name != "encoder":
@@ -153,7 +153,7 @@ def make_candidate_runs(
     return {name: replace(r, name=name, out=str(folder / name)) for name, r in runs.items()}
 
 
-def make_fit_identity(path: str, options: FitOptions, run: Run, splits: Splits) -> bytes:
+def _make_fit_identity(path: str, options: FitOptions, run: Run, splits: Splits) -> bytes:
     """Return what identifies a fit: data, options and run, but not where it is trained."""
     identity = {
         "path": str(Path(path).resolve()),
@@ -165,7 +165,7 @@ def make_fit_identity(path: str, options: FitOptions, run: Run, splits: Splits) 
     return json.dumps(identity, indent=1, ensure_ascii=False).encode()
 
 
-def check_fit_dir(folder: Path, identity: bytes) -> None:
+def _check_fit_dir(folder: Path, identity: bytes) -> None:
     """Check that the folder is empty or holds this fit; nothing else is ever overwritten."""
     identity_path = folder / IDENTITY_FILE
     if identity_path.is_file() and identity_path.read_bytes() != identity:

@@ -100,11 +100,11 @@ class FusedConvPool(Function):
         (x, weight, _, code), (x_dot, weight_dot, bias_dot) = ctx.saved_tensors, tangents[:3]
         form = (ctx.dtype, ctx.width)
         if any_requires_grad(x, weight, *tangents[:3]):
-            return compute_conv_pool_jvp(x, weight, code, tangents[:3], *form)
+            return _compute_conv_pool_jvp(x, weight, code, tangents[:3], *form)
         weight_dot = torch.zeros_like(weight) if weight_dot is None else weight_dot
         y_dot = _load_kernels().conv_pool_tangent(x, weight_dot, bias_dot, code, *form)
         if x_dot is not None:
-            y_dot = y_dot + compute_conv_pool_jvp(x, weight, code, (x_dot, None, None), *form)
+            y_dot = y_dot + _compute_conv_pool_jvp(x, weight, code, (x_dot, None, None), *form)
         return y_dot  # type: ignore[no-any-return]
 
 
@@ -187,7 +187,7 @@ def _sum_bias_gradient(dense: Tensor, bias: Tensor) -> Tensor:
     return dense.sum(REDUCE_DIMS, dtype=dtype).to(bias.dtype)
 
 
-def compute_conv_pool_jvp(
+def _compute_conv_pool_jvp(
     x: Tensor, weight: Tensor, code: Tensor, tangents: Tangents, dtype: torch.dtype, width: int
 ) -> Tensor:
     """Return the directional derivative of the outputs, in differentiable operations."""

@@ -62,7 +62,7 @@ def make_settings(cell: Cell) -> Settings:
     }
 
 
-def compute_mean_face_error(root: str | None) -> dict[str, float]:
+def _compute_mean_face_error(root: str | None) -> dict[str, float]:
     """Return the error of predicting the mean training face for every test face."""
     from l2i.data.samples import DataSet
     from l2i.tasks import Regression
@@ -81,6 +81,6 @@ TABLE = Table(
     make_settings=make_settings,
     default_cells=("aflw/sl-91", "aflw/mean-teacher-91", "aflw/mean-teacher-l2i-91"),
     seeds=3,
-    compute_references=compute_mean_face_error,
+    compute_references=_compute_mean_face_error,
     sources=SOURCES,
 )

@@ -119,7 +119,7 @@ BUDGETS = {
 }
 
 
-def make_budget_cells(spec: CifarSpec) -> list[Cell]:
+def _make_budget_cells(spec: CifarSpec) -> list[Cell]:
     """Return cells of the fewest labels on budgets of our own."""
     fixmatch = Cell("fixmatch", spec.label_counts[0], budget="short")
     pair = [fixmatch, fixmatch._replace(update="normalized")]
@@ -146,13 +146,13 @@ def build_cells(spec: CifarSpec) -> list[Cell]:
     for method in METHOD_SETTINGS:
         for labels in spec.label_counts:
             if method in ("mean-teacher", "mixmatch", "fixmatch", "uda"):
-                cells += make_cells(method, labels, ablations=list_ablations(spec, method, labels))
+                cells += make_cells(method, labels, ablations=_list_ablations(spec, method, labels))
             else:
                 cells.append(Cell(method, labels))
-    return cells + make_budget_cells(spec)
+    return cells + _make_budget_cells(spec)
 
 
-def list_ablations(spec: CifarSpec, method: str, labels: int) -> tuple[str, ...]:
+def _list_ablations(spec: CifarSpec, method: str, labels: int) -> tuple[str, ...]:
     """Return the ablations of a method with L2I."""
     if method != "fixmatch":
         return ("exact",) if method == "mean-teacher" else ()
@@ -185,12 +185,12 @@ def make_settings(spec: CifarSpec, cell: Cell) -> Settings:
         "batch": {**batch, "holdout": HOLDOUT_SIZES.get(cell.ablation, BATCH_SIZE)},
         "model": {"name": "wide-resnet", "depth": 28, "width": 2},
         "method": METHOD_SETTINGS[cell.method],
-        "l2i": {**make_l2i(cell, eta=eta), **make_outer_settings(cell)},
-        "optim": make_optim(spec, cell),
+        "l2i": {**make_l2i(cell, eta=eta), **_make_outer_settings(cell)},
+        "optim": _make_optim(spec, cell),
     }
 
 
-def make_outer_settings(cell: Cell) -> Settings:
+def _make_outer_settings(cell: Cell) -> Settings:
     """Return what speeds up FixMatch's outer step on a budget of our own."""
     if cell.budget == "fast":
         return {"outer_batch_size": 64, "every": 8}
@@ -198,7 +198,7 @@ def make_outer_settings(cell: Cell) -> Settings:
     return {"outer_batch_size": 64} if is_outer else {}
 
 
-def make_optim(spec: CifarSpec, cell: Cell) -> Settings:
+def _make_optim(spec: CifarSpec, cell: Cell) -> Settings:
     """Return the paper's optimizer, or FixMatch's own on a budget of ours.
 
     That is SGD as in FixMatch's code, at twice its rate, with a linear decay to 0.
@@ -218,7 +218,7 @@ def make_optim(spec: CifarSpec, cell: Cell) -> Settings:
     return {**optim, "ema_bn": "recompute"} if cell.budget == "short" else optim
 
 
-def build_table(spec: CifarSpec) -> Table:
+def _build_table(spec: CifarSpec) -> Table:
     """Return one of the two tables; its first mean-teacher cells are the default."""
     return Table(
         name=spec.name,
@@ -234,4 +234,4 @@ def build_table(spec: CifarSpec) -> Table:
     )
 
 
-CIFAR10, CIFAR100 = build_table(CIFAR10_SPEC), build_table(CIFAR100_SPEC)
+CIFAR10, CIFAR100 = _build_table(CIFAR10_SPEC), _build_table(CIFAR100_SPEC)

@@ -31,7 +31,7 @@ SOURCES = {
 }
 
 
-def compute_num_steps(cell: Cell) -> int:
+def _compute_num_steps(cell: Cell) -> int:
     """Return the number of steps of 120 epochs."""
     num_samples, batch_size = round(cell.num_labeled * NUM_TRAIN_IMAGES), BATCH_SIZE
     if cell.method != "supervised":
@@ -45,7 +45,7 @@ def make_settings(cell: Cell) -> Settings:
     unlabeled = UNLABELED_BATCH_SIZES.get(cell.method, BATCH_SIZE)
     weak = {"crop": 64, "flip": True}
     return {
-        "steps": compute_num_steps(cell),
+        "steps": _compute_num_steps(cell),
         "eval_every": 5000,
         "save_every": 1000,
         "data": {

@@ -45,7 +45,7 @@ SMALL_FACES_SETTINGS: Settings = {  # landmarks on 44 pixels a side, in small ba
 }
 
 
-def make_tabular_settings(name: str, *, corrupt: float, report: str) -> Settings:
+def _make_tabular_settings(name: str, *, corrupt: float, report: str) -> Settings:
     """Return settings for tables as in `l2i fit`; regression stops early, as in the paper."""
     return {
         **MLP_SETTINGS,
@@ -62,7 +62,7 @@ def make_tabular_settings(name: str, *, corrupt: float, report: str) -> Settings
     }
 
 
-def build_small_table(
+def _build_small_table(
     name: str,
     num_labeled: int,
     settings: Settings,
@@ -89,24 +89,24 @@ def build_small_table(
     )
 
 
-FASHION = build_small_table("fashion", 50, FASHION_SETTINGS, {"fixmatch": {}})
-BREAST_CANCER = build_small_table(
+FASHION = _build_small_table("fashion", 50, FASHION_SETTINGS, {"fixmatch": {}})
+BREAST_CANCER = _build_small_table(
     "breast-cancer",
     20,
-    make_tabular_settings("breast-cancer", corrupt=0.1, report="median"),
+    _make_tabular_settings("breast-cancer", corrupt=0.1, report="median"),
     {"pseudo-label": {}},
     {"rho": TABULAR_RHO},
 )
 DIABETES, FRIEDMAN = (
-    build_small_table(
+    _build_small_table(
         name,
         num_labeled,
-        make_tabular_settings(name, corrupt=0.3, report="best"),
+        _make_tabular_settings(name, corrupt=0.3, report="best"),
         {"mean-teacher": CONSISTENCY_SETTINGS},
     )
     for name, num_labeled in (("diabetes", 50), ("friedman", 60))
 )
-SMALL_FACES = build_small_table(
+SMALL_FACES = _build_small_table(
     "small-faces",
     91,
     SMALL_FACES_SETTINGS,

@@ -59,7 +59,7 @@ def recompute_bn(model: nn.Module, run: Run, task: Task, loader: Loader) -> None
     imputer = lookahead(model, dict(model.named_parameters()))
     forward_counter = count(start=1)
     samples_per_step = run.batch.labeled + (run.batch.unlabeled if run.method.views else 0)
-    with use_precision(loader.device), train_batchnorm_only(model) as layers, torch.no_grad():
+    with use_precision(loader.device), _train_batchnorm_only(model) as layers, torch.no_grad():
 
         def net(x: Tensor) -> Tensor:
             new_momentum = 1 / next(forward_counter)
@@ -92,13 +92,13 @@ def compute_outputs_train_bn(
     if total < 2:
         return compute_outputs(model, samples, preprocess, workers=workers)
     chunk_size = -(-total // max(1, total // batch_size))  # leaves no small rest
-    with train_batchnorm_only(model), freeze_buffers(model):
+    with _train_batchnorm_only(model), freeze_buffers(model):
         chunks = iter_chunks(samples, chunk_size, workers)
         return torch.cat([model(preprocess(raw)) for raw in chunks])
 
 
 @contextmanager
-def train_batchnorm_only(model: nn.Module) -> Iterator[list[_BatchNorm]]:
+def _train_batchnorm_only(model: nn.Module) -> Iterator[list[_BatchNorm]]:
     """Put all layers but trainable BatchNorm in evaluation mode; yield those layers."""
     layers = find_tracking_batchnorms(model)
     training_modes = {module: module.training for module in model.modules()}

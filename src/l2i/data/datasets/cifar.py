@@ -65,10 +65,10 @@ CIFAR100 = CifarFormat(
 
 
 def _load_cifar(cifar: CifarFormat, root: str | None) -> DataSet:
-    return DataSet.from_images(*read_cifar(cifar, root), classes=cifar.classes)
+    return DataSet.from_images(*_read_cifar(cifar, root), classes=cifar.classes)
 
 
-def read_cifar(cifar: CifarFormat, root: str | None) -> tuple[Samples, Samples]:
+def _read_cifar(cifar: CifarFormat, root: str | None) -> tuple[Samples, Samples]:
     """Read training and test images uint8 [N, 3, 32, 32] with (fine) classes [N], in file order."""
     folder, suffix = _find_folder(cifar, root)
     paths = [folder / (name + suffix) for name in (*cifar.train_files, *cifar.test_files)]
@@ -82,7 +82,7 @@ def read_cifar(cifar: CifarFormat, root: str | None) -> tuple[Samples, Samples]:
 
 
 load_cifar10, load_cifar100 = partial(_load_cifar, CIFAR10), partial(_load_cifar, CIFAR100)
-read_cifar10, read_cifar100 = partial(read_cifar, CIFAR10), partial(read_cifar, CIFAR100)
+read_cifar10, read_cifar100 = partial(_read_cifar, CIFAR10), partial(_read_cifar, CIFAR100)
 
 
 def _find_folder(cifar: CifarFormat, root: str | None) -> tuple[Path, str]:

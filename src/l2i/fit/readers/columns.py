@@ -44,7 +44,7 @@ def to_strings(values: pd.Series) -> list[str]:
     return [BLANK if is_missing else str(value) for value, is_missing in cells]
 
 
-def to_category_names(values: pd.Series) -> list[str]:
+def _to_category_names(values: pd.Series) -> list[str]:
     """Convert a column to strings, without the '.0' that programs add to integers beside blanks."""
     return [INTEGER_AS_FLOAT.sub(r"\1", name) for name in to_strings(values)]
 
@@ -55,7 +55,7 @@ def to_floats(
     """Convert a column to numbers, NaN where blank; raise InputError for words and infinities."""
     import pandas as pd
 
-    title, bad_rows = f"{role} '{values.name}'", find_non_numeric(values)
+    title, bad_rows = f"{role} '{values.name}'", _find_non_numeric(values)
     if len(bad_rows):
         cell = _quote_cell(values, bad_rows[0])
         raise InputError(f"{title} holds {cell}, which is not a number; fix it, or {alternative}")
@@ -66,7 +66,7 @@ def to_floats(
     return floats
 
 
-def find_non_numeric(values: pd.Series) -> NDArray[np.int64]:
+def _find_non_numeric(values: pd.Series) -> NDArray[np.int64]:
     """Return the positions of the cells that are neither blank nor numbers."""
     import pandas as pd
 
@@ -100,7 +100,7 @@ def convert_columns(frame: pd.DataFrame, kinds: dict[str, ColumnKind]) -> pd.Dat
         if kind == "number":
             columns[name] = to_floats(frame[name])
         else:
-            convert = to_category_names if kind == "category" else to_strings
+            convert = _to_category_names if kind == "category" else to_strings
             columns[name] = pd.Series(convert(frame[name]), dtype=object)
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
@@ -172,7 +172,7 @@ def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | Sk
         return SkippedColumn("the same in every row")
     if forced is not None:
         return forced
-    bad_rows = find_non_numeric(values)
+    bad_rows = _find_non_numeric(values)
     if not len(bad_rows):
         return SkippedColumn("numbers of the rows") if _is_row_index(values) else "number"
     if 2 * len(bad_rows) <= len(present):
@@ -264,7 +264,7 @@ def read_targets(frame: pd.DataFrame, task: TaskKind) -> Targets:
 
 def _infer_targets(frame: pd.DataFrame) -> Targets:
     values = frame.iloc[:, 0]
-    bad_rows, present = find_non_numeric(values), values.dropna()
+    bad_rows, present = _find_non_numeric(values), values.dropna()
     numeric = values.drop(values.index[bad_rows]).dropna()
     if 2 * len(bad_rows) > len(present) or not _is_continuous(numeric):
         return _parse_classes(values)
@@ -286,7 +286,7 @@ def _is_continuous(values: pd.Series) -> bool:
 
 def _parse_classes(values: pd.Series) -> Targets:
     """Assign class numbers in the order of names, or of integers."""
-    cells = to_category_names(values)
+    cells = _to_category_names(values)
     names = sorted(set(cells) - {""})
     if len(names) == 1:
         fix = "label rows of another class too"

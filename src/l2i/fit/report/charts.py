@@ -114,7 +114,7 @@ def _draw_bar(bar: MetricBar, x: Axis, top: float) -> list[Svg]:
     return parts
 
 
-def draw_lines(
+def _draw_lines(
     title: str, series: Sequence[LineSeries], *, note: str = "", with_zero_line: bool = False
 ) -> Chart:
     """Draw curves over steps, optionally with a line at 0."""
@@ -333,7 +333,7 @@ def _draw_over_runs(
 ) -> Chart | None:
     series = [LineSeries(c.title, c.name, _extract_points(rows, column)) for c, rows in runs]
     nonempty = [line for line in series if line.points]
-    return draw_lines(title, nonempty) if nonempty else None
+    return _draw_lines(title, nonempty) if nonempty else None
 
 
 def _extract_points(rows: list[MetricRow], column: str) -> list[Point]:
@@ -352,7 +352,7 @@ def _draw_cost_change(
         return None
     note = f"{sum(value < 0 for _, value in points):,} of {len(points):,} are below 0"
     series = [LineSeries(candidate.title, candidate.name, points)]
-    return draw_lines(title, series, note=note, with_zero_line=True)
+    return _draw_lines(title, series, note=note, with_zero_line=True)
 
 
 def compute_cost_changes(rows: list[MetricRow], prefix: str) -> list[Point]:

@@ -1,4 +1,4 @@
-"""The CIFAR-10 results and the times of docs/performance.md are what the committed files give."""
+"""The CIFAR-10 results and the times of docs/explanation/performance.md are what the committed files give."""
 
 import json
 from pathlib import Path
@@ -145,7 +145,7 @@ def test_what_a_forward_for_each_part_came_to_is_that_of_its_files() -> None:
 
 
 def test_the_times_of_steps_are_those_of_their_file() -> None:
-    page = " ".join((ROOT / "docs/performance.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "docs/explanation/performance.md").read_text(encoding="utf-8").split())
     actual, recorded = TIMES, TIMES["profile recorded"]
     ms = {name: f"{value:.2f}" for name, value in actual["ahead"].items()}
     printed = [

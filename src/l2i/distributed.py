@@ -1,4 +1,4 @@
-"""The processes of a run, which share every batch and average gradients (docs/scaling.md)."""
+"""The processes of a run, which share every batch and average gradients (docs/guides/multi-gpu.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same run gives the same bits: in another process, however often cut (docs/reliability.md)."""
+"""The same run gives the same bits: in another process, however often cut (docs/explanation/reliability.md)."""
 
 import os
 import subprocess
@@ -82,7 +82,7 @@ def test_the_cuts_are_apart_from_the_checkpoints() -> None:
 def test_a_run_on_a_gpu_is_the_same_with_deterministic_algorithms(tmp_path: Path) -> None:
     """cuDNN's fixed algorithms and cuBLAS's fixed workspaces.
 
-    See docs/reliability.md for what these do not cover.
+    See docs/explanation/reliability.md for what these do not cover.
     """
     for name in ("one", "other"):
         trained_elsewhere(tmp_path / name, device="cuda")

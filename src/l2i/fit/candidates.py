@@ -238,7 +238,7 @@ def select_by_errors(errors: dict[str, Floats]) -> str:
 
     It is the first of l2i, baseline and supervised that lies within one standard error, paired row
     by row, of the one with the smallest errors: few rows cannot tell candidates apart, and then the
-    one that has learned from more does better more often (docs/own-data.md).
+    one that has learned from more does better more often (docs/reference/fit.md).
     """
     best = min(errors, key=lambda name: (errors[name].mean(), PREFERENCE_ORDER.index(name)))
 

@@ -347,6 +347,11 @@ def test_compare_sets_methods_side_by_side(tmp_path: Path) -> None:
         assert cell in done.stdout
     assert done.stdout.count("±") >= 6
     assert all(len(line) <= 80 for line in done.stdout.splitlines()[:8])
+    progress = [line.partition(":")[0] for line in done.stderr.splitlines()]
+    assert progress == [  # one line per cell
+        f"digits/{cell}"
+        for cell in ("sl-40", "fixmatch-40", "fixmatch-l2i-40", "fixmatch-40-longer")
+    ]
     saved = json.loads((tmp_path / "cmp" / "digits.json").read_text())
     assert [len(line["runs"]) for line in saved] == [2, 2, 2, 2]
     for base_run, longer_run, imputed_run in zip(

@@ -10,6 +10,7 @@ from l2i.config import Run, replace
 from l2i.config.serialization import set_path
 from l2i.config.validate import validate
 from l2i.errors import InputError
+from l2i.experiments.formatting import format_mean_stderr
 from l2i.experiments.options import CompareOptions
 from l2i.experiments.results import (
     ComparisonRow,
@@ -23,6 +24,7 @@ from l2i.experiments.results import (
 )
 from l2i.recipes.table import Table
 from l2i.registry import make_unknown_error
+from l2i.training.logger import format_duration
 from l2i.training.run import train_many
 from l2i.training.run_dir import Result
 
@@ -155,17 +157,24 @@ def _train_or_load(
 ) -> list[Result]:
     """Return the results of a cell's runs; train and save those that are not in the store."""
     results = {} if store is None else store.lookup(runs)
-    if store is not None and results:
-        num_stored = f"{len(results)} of {len(runs)} seeds"
-        print(f"{runs[0].name}: {num_stored} are in {store.folder}", file=sys.stderr, flush=True)
+    loaded = f", {len(results)} of them from {store.folder}" if store and results else ""
     pending = [run for run in runs if run.seed not in results]
     new_results = train_many(pending, concurrent_runs=options.parallel) if pending else ()
     for run, result in zip(pending, new_results, strict=True):
-        print(result.summarize(), file=sys.stderr, flush=True)
         if store is not None:
             store.save_run(run)
         results[run.seed] = result
-    return [results[run.seed] for run in runs]
+    cell_results = [results[run.seed] for run in runs]
+    print(_summarize_cell(cell_results) + loaded, file=sys.stderr, flush=True)
+    return cell_results
+
+
+def _summarize_cell(results: list[Result]) -> str:
+    """Return one line about a cell whose runs are finished."""
+    seeds = f"{len(results)} seed{'s' * (len(results) > 1)}"
+    metric = f"{results[0].metric_name} {format_mean_stderr(result.metric for result in results)}"
+    seconds = sum(result.seconds for result in results)
+    return f"{results[0].name}: {metric}, {seeds}, {format_duration(seconds)} of training"
 
 
 def _make_time_matched_runs(

@@ -25,6 +25,7 @@ from l2i.training.run_dir import BEST_DIR
 DURATION_UNITS = (("days", 86400), ("hours", 3600), ("min", 60))  # seconds
 BAR_WIDTH = 10  # characters
 LINE_INTERVAL = 5.0  # seconds between lines if there is no terminal for a bar
+COMPACT_LINE_INTERVAL = 60.0  # the same for one of many runs
 LONG_RUN_SECONDS = 900.0  # longer runs are announced early
 
 
@@ -187,7 +188,16 @@ def make_throttled_printer() -> Callable[[str], None]:
 class ProgressBar:
     """A progress bar on a terminal; elsewhere a line every few seconds."""
 
-    def __init__(self, label: str, *, start: int, steps: int, quiet: bool) -> None:
+    def __init__(
+        self,
+        label: str,
+        *,
+        start: int,
+        steps: int,
+        quiet: bool,
+        line_interval: float = LINE_INTERVAL,
+    ) -> None:
+        self.line_interval = line_interval
         self.console = Console(stderr=True, quiet=quiet)
         self.label, self.steps, self.start, self.costs = label, steps, start, ""
         self.eval_samples = self.eval_done = 0
@@ -211,7 +221,7 @@ class ProgressBar:
         now = time.monotonic()
         if not self.estimate_shown:
             self._estimate_duration(now, step)
-        if now - self.last_update < (0.2 if self.console.is_terminal else LINE_INTERVAL):
+        if now - self.last_update < (0.2 if self.console.is_terminal else self.line_interval):
             return
         rate = (step - self.start) / (now - self.start_time)
         status = f"{_format_step_rate(rate)} {self.costs}".strip()
@@ -250,7 +260,7 @@ class ProgressBar:
     def advance_evaluation(self, count: int) -> None:
         """Record that `count` more samples are done."""
         self.eval_done += count
-        is_due = time.monotonic() - self.last_update >= LINE_INTERVAL
+        is_due = time.monotonic() - self.last_update >= self.line_interval
         if is_due and self.eval_done != self.eval_samples:
             status = f"evaluating, {self.eval_done:,} of {self.eval_samples:,} samples"
             self._show_status(status, status)

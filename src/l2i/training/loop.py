@@ -22,7 +22,14 @@ from l2i.torchrun import world_size
 from l2i.training import checkpoint, evaluation, run_dir
 from l2i.training.diagnostics import measure_outer_update, measure_pseudo_label_error
 from l2i.training.health import check_health
-from l2i.training.logger import NullLogger, ProgressBar, RunLogger, Stopwatch
+from l2i.training.logger import (
+    COMPACT_LINE_INTERVAL,
+    LINE_INTERVAL,
+    NullLogger,
+    ProgressBar,
+    RunLogger,
+    Stopwatch,
+)
 from l2i.training.metrics import MetricRow
 from l2i.training.optimizer import compute_lr_factor
 from l2i.training.run_dir import Result
@@ -82,10 +89,17 @@ class TrainingLoop:
     """A run in its folder, from where it is to its result."""
 
     def __init__(
-        self, trainer: Trainer, folder: Path, stop: StopRequest, *, quiet: bool, label: str = ""
+        self,
+        trainer: Trainer,
+        folder: Path,
+        stop: StopRequest,
+        *,
+        quiet: bool,
+        label: str = "",
+        compact: bool = False,
     ) -> None:
         self.trainer, self.run, self.group = trainer, trainer.run, trainer.group
-        self.folder, self.stop, self.label = folder, stop, label
+        self.folder, self.stop, self.label, self.compact = folder, stop, label, compact
         self.on_evaluation: EvalCallback | None = None
         self.concurrent_runs = self.earlier_concurrent = 1
         self.start, self.stopwatch = 0, Stopwatch()
@@ -97,7 +111,13 @@ class TrainingLoop:
         self.logger = RunLogger(folder, self.start, size, keep=keep) if is_main else NullLogger()
         is_quiet = quiet or not is_main
         title = label or f"{self.run.name} seed {self.run.seed}"
-        self.bar = ProgressBar(title, start=self.start, steps=self.run.steps, quiet=is_quiet)
+        self.bar = ProgressBar(
+            title,
+            start=self.start,
+            steps=self.run.steps,
+            quiet=is_quiet,
+            line_interval=COMPACT_LINE_INTERVAL if compact else LINE_INTERVAL,
+        )
 
     def _resume(self) -> int:
         """Load the newest checkpoint, or write the first; return the size of its metrics."""
@@ -149,7 +169,7 @@ class TrainingLoop:
         """Take one of the remaining steps each time the next item is asked for."""
         self.stopwatch.start()
         with self.bar as bar:
-            for line in self._describe():
+            for line in self.resume_notes if self.compact else self._describe():
                 bar.print_line(line)
             for step in iter_steps(self.trainer, self.start):
                 self._handle_step(step)

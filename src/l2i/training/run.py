@@ -44,10 +44,16 @@ def train(
     name in the progress bar. `on_evaluation` is called with the trainer and the step at every
     evaluation; in a resumed run, some steps come twice.
     """
-    with (
-        StopRequest() as stop,
-        _open_training(run, stop, splits=splits, model=model, quiet=quiet, label=label) as training,
-    ):
+    with StopRequest() as stop:
+        opened = _open_training(run, stop, splits=splits, model=model, quiet=quiet, label=label)
+        return _finish_training(opened, on_evaluation)
+
+
+def _finish_training(
+    opened: AbstractContextManager[TrainingLoop | Result], on_evaluation: EvalCallback | None = None
+) -> Result:
+    """Take all steps of a run that is about to be opened, and return its result."""
+    with opened as training:
         if isinstance(training, Result):
             return training
         training.on_evaluation = on_evaluation
@@ -63,6 +69,7 @@ def _open_training(
     model: nn.Module | None = None,
     quiet: bool = False,
     label: str | None = None,
+    compact: bool = False,
 ) -> Iterator[TrainingLoop | Result]:
     """Yield a run that is ready to take its steps, or its result if it is finished."""
     validate(run)
@@ -85,7 +92,7 @@ def _open_training(
         devices = [trainer.device] if trainer.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices))
         torch.manual_seed(run.seed)
-        loop = TrainingLoop(trainer, folder, stop, quiet=quiet, label=label or "")
+        loop = TrainingLoop(trainer, folder, stop, quiet=quiet, label=label or "", compact=compact)
         yield stack.enter_context(closing(loop))
 
 
@@ -138,7 +145,13 @@ def train_many(runs: Sequence[Run], *, concurrent_runs: int = 0) -> Iterator[Res
     count = 1 if any(_uses_dropout(run) for run in runs) else count
     for first in range(0, len(runs), count):
         group = runs[first : first + count]
-        yield from ([train(group[0])] if len(group) == 1 else _train_in_parallel(group))
+        yield from ([_train_alone(group[0])] if len(group) == 1 else _train_in_parallel(group))
+
+
+def _train_alone(run: Run) -> Result:
+    """Train one of many runs, with little output."""
+    with StopRequest() as stop:
+        return _finish_training(_open_training(run, stop, compact=True))
 
 
 def benefits_from_parallel(run: Run) -> bool:
@@ -159,7 +172,7 @@ def _train_in_parallel(runs: Sequence[Run]) -> list[Result]:
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest())
         visible_run = next((run for run in runs if read_result(resolve_run_dir(run)) is None), None)
-        open_run = partial(_open_training, stop=stop, label=label)
+        open_run = partial(_open_training, stop=stop, label=label, compact=True)
         opened = [stack.enter_context(open_run(run, quiet=run is not visible_run)) for run in runs]
         trainings = [training for training in opened if isinstance(training, TrainingLoop)]
         results = _step_round_robin(trainings)

@@ -21,12 +21,12 @@ STEPS = 10_000
 OWN_LAYOUT = ("imdb", "study")  # folders whose tables have more, or other, columns
 STUDY = ROOT / "results" / "study"
 STUDY_BLOCK = re.compile(
-    r"^<!-- python -m benchmarks\.ablation --load-results results/study --markdown: (\w+) -->\n"
+    r"^<!-- python -m benchmarks\.ablation --from results/study --markdown: (\w+) -->\n"
     r"(.*?)^<!-- end -->$",
     re.M | re.S,
 )
 BLOCK = re.compile(
-    r"^<!-- l2i compare (\S+) --load-results (\S+) --markdown -->\n(.*?)^<!-- end -->$", re.M | re.S
+    r"^<!-- l2i compare (\S+) --from (\S+) --markdown -->\n(.*?)^<!-- end -->$", re.M | re.S
 )
 BLOCKS = BLOCK.findall((ROOT / "docs/results.md").read_text(encoding="utf-8"))
 
@@ -141,7 +141,7 @@ def test_a_table_is_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("L2I_DATA", raising=False)
-    assert run_command(["compare", table, "--load-results", folder, "--markdown"]) == 0
+    assert run_command(["compare", table, "--from", folder, "--markdown"]) == 0
     assert capsys.readouterr().out == block
 
 
@@ -151,7 +151,7 @@ def study(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The blocks of docs/study.md by part, and those that the command prints."""
     monkeypatch.chdir(ROOT)
-    assert run_ablation(["--load-results", "results/study", "--markdown"]) == 0
+    assert run_ablation(["--from", "results/study", "--markdown"]) == 0
     page = (ROOT / "docs/study.md").read_text(encoding="utf-8")
     return dict(STUDY_BLOCK.findall(page)), dict(STUDY_BLOCK.findall(capsys.readouterr().out))
 

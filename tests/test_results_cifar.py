@@ -1,4 +1,4 @@
-"""The CIFAR-10 results and the times of docs/explanation/performance.md are what the committed files give."""
+"""The CIFAR-10 results and the step times of the docs are what the committed files give."""
 
 import json
 from pathlib import Path

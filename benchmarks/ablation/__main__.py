@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
 
 from l2i.cli import report_errors, run_and_exit
 from l2i.cli.parsing import handle_help_flag, parse_options, print_stderr
@@ -45,12 +47,12 @@ class StudyOptions:
     """Folder for what is found, PROBLEM.jsonl, a line a run."""
     dry_run: bool = False
     """Say what would be trained, and train nothing."""
-    load_results: str | None = None
+    from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """Train nothing: print the tables of what such a folder holds."""
     markdown: bool = False
     """Print the tables as Markdown, as docs/study.md has them."""
     plots: str | None = None
-    """With --load-results, folder to write gains.png, settings.png and course.png to."""
+    """With --from, folder to write gains.png, settings.png and course.png to."""
     data: DataLocation = field(default_factory=DataLocation)
     """Where the data is."""
 
@@ -61,11 +63,7 @@ DEFAULT_SEEDS: dict[str, Sequence[int]] = {
     "settings": range(5),
     "course": range(3),
 }
-READ_ONLY_OPTIONS = (
-    "load_results",
-    "markdown",
-    "plots",
-)  # options that matter where nothing is trained
+READ_ONLY_OPTIONS = ("from_", "markdown", "plots")  # options that matter where nothing is trained
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -88,8 +86,8 @@ def run_study(arguments: list[str]) -> int:
             raise make_unknown_error(
                 "problem", name, list(PROBLEMS), help_command=f"{PROG} --dry-run"
             )
-    if options.load_results is not None:
-        show_results(names or list(PROBLEMS), options.load_results, options)
+    if options.from_ is not None:
+        show_results(names or list(PROBLEMS), options.from_, options)
     elif options.dry_run:
         for ablation, part, seeds in plan_parts(names, options):
             print(describe_part(ablation, part, seeds))
@@ -107,15 +105,12 @@ def check_options(options: StudyOptions) -> None:
             if option.name == "data"
             else f"--{option.name.strip('_').replace('_', '-')}"
         )
-        if is_set and options.load_results is not None and option.name not in READ_ONLY_OPTIONS:
+        if is_set and options.from_ is not None and option.name not in READ_ONLY_OPTIONS:
             raise InputError(
-                f"{flag} does not go with --load-results, which trains nothing; leave one of them "
-                "out"
+                f"{flag} does not go with --from, which trains nothing; leave one of them out"
             )
-        if is_set and options.load_results is None and option.name in READ_ONLY_OPTIONS:
-            raise InputError(
-                f"{flag} shows what is kept; add --load-results {options.save_results}"
-            )
+        if is_set and options.from_ is None and option.name in READ_ONLY_OPTIONS:
+            raise InputError(f"{flag} shows what is kept; add --from {options.save_results}")
 
 
 def parse_seeds(options: StudyOptions) -> range | None:
@@ -186,9 +181,7 @@ def train_missing(names: list[str], options: StudyOptions) -> None:
             ablation.run_settings(seeds)
         else:
             training_dynamics(ablation, seeds)
-    print(
-        f"Saved to {options.save_results}; '{PROG} --load-results {options.save_results}' shows it."
-    )
+    print(f"Saved to {options.save_results}; '{PROG} --from {options.save_results}' shows it.")
 
 
 def describe_part(ablation: AblationStudy, part: str, seeds: Sequence[int]) -> str:

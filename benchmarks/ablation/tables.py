@@ -285,9 +285,7 @@ def find_early_record(line: Record) -> Record:
 def render_sheet_markdown(sheet: Sheet, folder: str) -> str:
     """The block of docs/study.md, with the comments that it stands between."""
     tables = [render_markdown(rows, code=rows[0][0] == "problem") for rows in sheet.tables]
-    start = (
-        f"<!-- python -m benchmarks.ablation --load-results {folder} --markdown: {sheet.part} -->"
-    )
+    start = f"<!-- python -m benchmarks.ablation --from {folder} --markdown: {sheet.part} -->"
     return "\n".join([f"{start}\n{sheet.title}\n", *tables]) + "<!-- end -->\n"
 
 

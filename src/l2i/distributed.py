@@ -1,4 +1,4 @@
-"""The processes of a run, which share every batch and average gradients (docs/guides/multi-gpu.md)."""
+"""The processes of a run, which share every batch and average gradients."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_a_run_that_diverges_is_told(
     said = ablation(DIGITS, "--part", "course", "--seeds", "0:1", "--save-results", tmp_path)
     assert said.code == 0 and f"{DIGITS}, course: l2i 0: None" in said.err
     assert [line["metric"] for line in lines_of(tmp_path)] == [None] * 3
-    rows = ablation("--load-results", tmp_path, "--markdown").table("course")
+    rows = ablation("--from", tmp_path, "--markdown").table("course")
     assert [row[1:] for row in rows[1:]] == [
         [arm, "–", "–", "–", "–", "–", "1, 1 of 1 diverged"]
         for arm in ("baseline", "control", "L2I")
@@ -199,7 +199,7 @@ def changed(position: int, **changes: object) -> str:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--load-results",),
+        ("--from",),
         (DIGITS, "--part", "arms", "--save-results"),
         (DIGITS, "--dry-run", "--save-results"),
     ],
@@ -238,27 +238,21 @@ def test_a_damaged_file_is_named_in_one_line(
             "--seeds does not matter for --part tuning",
         ),
         ((DIGITS, "--part", "arm"), "--part"),
-        (("--markdown",), "--markdown shows what is kept; add --load-results results/study"),
+        (("--markdown",), "--markdown shows what is kept; add --from results/study"),
         (("--plots", "here"), "--plots shows what is kept"),
         (
-            ("--load-results", "empty", "--part", "arms"),
-            "--part does not go with --load-results, which trains nothing",
+            ("--from", "empty", "--part", "arms"),
+            "--part does not go with --from, which trains nothing",
         ),
-        (("--load-results", "empty", "--dry-run"), "--dry-run does not go with --load-results"),
+        (("--from", "empty", "--dry-run"), "--dry-run does not go with --from"),
+        (("--from", "empty", "--data.root", "."), "--data.root does not go with --from"),
+        (("--from", "nowhere"), "nowhere is not a folder; give the one that holds PROBLEM.jsonl"),
         (
-            ("--load-results", "empty", "--data.root", "."),
-            "--data.root does not go with --load-results",
-        ),
-        (
-            ("--load-results", "nowhere"),
-            "nowhere is not a folder; give the one that holds PROBLEM.jsonl",
-        ),
-        (
-            ("--load-results", "empty"),
+            ("--from", "empty"),
             "empty holds nothing of the study; "
             "'python -m benchmarks.ablation --save-results empty' trains it",
         ),
-        (("--load-results", "strange"), "strange/mine.jsonl is of no problem of the study"),
+        (("--from", "strange"), "strange/mine.jsonl is of no problem of the study"),
         (
             (
                 "fashion-fixmatch",
@@ -292,6 +286,6 @@ def test_what_cannot_be_is_said_in_one_line(
 
 def test_what_is_not_complete_is_said(tmp_path: Path, ablation: Call) -> None:
     write(tmp_path, DIGITS, tuned()[: len(ARMS)])
-    said = ablation("--load-results", tmp_path, "--markdown")
+    said = ablation("--from", tmp_path, "--markdown")
     assert (said.code, said.out) == (0, "")
     assert "has no part yet that is complete" in said.err

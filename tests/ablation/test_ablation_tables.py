@@ -100,7 +100,7 @@ def costs(held: float, after: float, test: float, tested: float) -> dict[str, fl
 
 
 def test_arms_are_paired_by_seed(folder: Path, ablation: Call) -> None:
-    rows = ablation("--load-results", folder, "--markdown").table("arms")
+    rows = ablation("--from", folder, "--markdown").table("arms")
     names = ["baseline", "baseline, equal time", "control", "L2I"]
     assert rows[0] == [
         "problem",
@@ -127,14 +127,14 @@ def test_arms_are_paired_by_seed(folder: Path, ablation: Call) -> None:
 def test_only_seeds_that_all_arms_have_count_and_each_once(
     folder: Path, tmp_path: Path, ablation: Call
 ) -> None:
-    before = ablation("--load-results", folder, "--markdown").table("arms")
+    before = ablation("--from", folder, "--markdown").table("arms")
     more = compared({arm: [50.0] for arm in ARMS[:3]}, first=3) + compared({"l2i": [99.0]})
     write(
         tmp_path / "more",
         "digits-fixmatch",
         [*lines_of(folder, part="pace"), *tuned(), *compared(METRICS), *more],
     )
-    assert ablation("--load-results", tmp_path / "more", "--markdown").table("arms") == before[:2]
+    assert ablation("--from", tmp_path / "more", "--markdown").table("arms") == before[:2]
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_only_seeds_that_all_arms_have_count_and_each_once(
 def test_seeds_are_told(tmp_path: Path, ablation: Call, seeds: list[int], shown: str) -> None:
     lines = [line for seed in seeds for line in compared({arm: [5.0] for arm in ARMS}, first=seed)]
     write(tmp_path, "digits-fixmatch", [*tuned(), *lines])
-    assert ablation("--load-results", tmp_path, "--markdown").table("arms")[1][-1] == shown
+    assert ablation("--from", tmp_path, "--markdown").table("arms")[1][-1] == shown
 
 
 def test_a_problem_whose_tuning_is_cut_is_not_among_the_arms(folder: Path, ablation: Call) -> None:
     write(folder, "friedman-mean-teacher", [*tuned()[:-1], *compared(METRICS)])
-    said = ablation("--load-results", folder, "--markdown")
+    said = ablation("--from", folder, "--markdown")
     assert [row[0] for row in said.table("arms")[1:]] == ["`digits-fixmatch`"]
     assert (said.code, said.err.count("\n")) == (0, 1)
     assert "not complete yet, so not among the arms: friedman-mean-teacher;" in said.err
@@ -160,13 +160,13 @@ def test_runs_with_settings_that_were_not_chosen_do_not_count(
 ) -> None:
     others = [{**line, "lr": 2.0, "metric": 1.0} for line in compared(METRICS)]
     write(tmp_path, "digits-fixmatch", [*tuned(), *others, *compared(METRICS)])
-    assert ablation("--load-results", tmp_path, "--markdown").table("arms")[1][2] == "20.00 ± 5.77"
+    assert ablation("--from", tmp_path, "--markdown").table("arms")[1][2] == "20.00 ± 5.77"
 
 
 def test_diverged_runs_are_counted_and_left_out(tmp_path: Path, ablation: Call) -> None:
     metrics = {**METRICS, "control": [None, 18.0, 33.0], "longer": [None] * 3}
     write(tmp_path, "digits-fixmatch", [*tuned(), *compared(metrics)])
-    row = ablation("--load-results", tmp_path, "--markdown").table("arms")[1]
+    row = ablation("--from", tmp_path, "--markdown").table("arms")[1]
     assert row[2:6] == [
         "20.00 ± 5.77",
         "3 of 3 diverged",
@@ -183,7 +183,7 @@ def test_the_choice_of_each_arm_is_shown(tmp_path: Path, ablation: Call) -> None
         "digits-fixmatch",
         tuned(lambda arm, lr, weight: 7.0 if best[arm] == (lr, weight) else 8.0),
     )
-    rows = ablation("--load-results", tmp_path, "--markdown").table("tuning")
+    rows = ablation("--from", tmp_path, "--markdown").table("tuning")
     assert [row[1:] for row in rows[1:]] == [
         ["baseline", "× 1", "× 1", "7.00 ± 0.00", "5 × 2"],
         ["baseline, equal time", "× 0.5", "× 1", "7.00 ± 0.00", "5 × 2"],
@@ -200,7 +200,7 @@ def test_of_equal_trials_the_lowest_rate_and_then_the_lowest_weight_is_chosen(
         "digits-fixmatch",
         tuned(lambda arm, lr, weight: 7.0 if lr > 0.5 or arm == "l2i" else 8.0),
     )
-    said = ablation("--load-results", tmp_path, "--markdown")
+    said = ablation("--from", tmp_path, "--markdown")
     assert [row[2:4] for row in said.table("tuning")[1:]] == [["× 1", "× 0.3"]] * 3 + [
         ["× 0.5", "× 1"]
     ]
@@ -231,12 +231,12 @@ def test_only_the_first_run_of_each_trial_counts(tmp_path: Path, ablation: Call)
     others = [{**line, "lr": 9.0, "validation": 0.0} for line in tuned()]
     later = [{**line, "seed": 7, "validation": 0.0} for line in tuned()]
     write(tmp_path, "digits-fixmatch", [*tuned(), *again, *others, *later])
-    rows = ablation("--load-results", tmp_path, "--markdown").table("tuning")
+    rows = ablation("--from", tmp_path, "--markdown").table("tuning")
     assert [row[2:] for row in rows[1:]] == [["× 1", "× 0.3", "1.30 ± 0.00", "5 × 2"]] * len(ARMS)
 
 
 def test_settings_are_set_against_the_run_without_l2i(folder: Path, ablation: Call) -> None:
-    said = ablation("--load-results", folder, "--markdown")
+    said = ablation("--from", folder, "--markdown")
     assert said.table("settings") == [
         ["what it is compared with", "digits-fixmatch", "friedman-mean-teacher"],
         ["without L2I", "15.00 ± 5.00 (2 seeds)", "0.500 (1 seed)"],
@@ -255,14 +255,14 @@ def test_settings_are_set_against_the_run_without_l2i(folder: Path, ablation: Ca
 def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, ablation: Call) -> None:
     names = [name for name, _ in iter_settings(PROBLEMS["digits-fixmatch"].make_run("l2i"))]
     write(tmp_path, "digits-fixmatch", [saved("settings", name, 0, 5.0) for name in sorted(names)])
-    said = ablation("--load-results", tmp_path, "--markdown")
+    said = ablation("--from", tmp_path, "--markdown")
     tables = [said.table("settings", place) for place in range(len(SETTING_GROUPS))]
     shown = [f"{rows[0][0]}: {row[0]}" for rows in tables for row in rows[1:]]
     assert shown == names
 
 
 def test_the_course_early_and_at_its_end(folder: Path, ablation: Call) -> None:
-    rows = ablation("--load-results", folder, "--markdown").table("course")
+    rows = ablation("--from", folder, "--markdown").table("course")
     assert rows[0][4] == "error of the model's labels"
     held, tested = (
         "-0.1667 ± 0.1116, 67 %",
@@ -275,10 +275,7 @@ def test_the_course_early_and_at_its_end(folder: Path, ablation: Call) -> None:
 
 
 def test_the_text_has_the_cells_of_the_markdown(folder: Path, ablation: Call) -> None:
-    text, said = (
-        ablation("--load-results", folder).out,
-        ablation("--load-results", folder, "--markdown"),
-    )
+    text, said = (ablation("--from", folder).out, ablation("--from", folder, "--markdown"))
     plain = [" ".join(line.split()) for line in text.splitlines()]
     parts = re.findall(r"--markdown: (\w+) -->", said.out)
     assert parts == ["arms", "tuning", "settings", "course"]
@@ -289,12 +286,12 @@ def test_the_text_has_the_cells_of_the_markdown(folder: Path, ablation: Call) ->
 
 
 def test_only_the_problems_asked_for_are_shown(folder: Path, ablation: Call) -> None:
-    rows = ablation("friedman-mean-teacher", "--load-results", folder, "--markdown").table("arms")
+    rows = ablation("friedman-mean-teacher", "--from", folder, "--markdown").table("arms")
     assert [row[0] for row in rows[1:]] == ["`friedman-mean-teacher`"]
 
 
 def test_the_plots_are_written_and_named(folder: Path, tmp_path: Path, ablation: Call) -> None:
-    said = ablation("--load-results", folder, "--markdown", "--plots", tmp_path / "seen")
+    said = ablation("--from", folder, "--markdown", "--plots", tmp_path / "seen")
     paths = [tmp_path / "seen" / f"{name}.png" for name in ("gains", "settings", "course")]
     assert said.err.splitlines() == [str(path) for path in paths]
     for path in paths:
@@ -305,6 +302,6 @@ def test_the_plots_are_written_and_named(folder: Path, tmp_path: Path, ablation:
 
 def test_a_plot_that_there_is_nothing_for_is_not_drawn(tmp_path: Path, ablation: Call) -> None:
     write(tmp_path, "digits-fixmatch", [*tuned(), *compared(METRICS)])
-    said = ablation("--load-results", tmp_path, "--plots", tmp_path / "seen")
+    said = ablation("--from", tmp_path, "--plots", tmp_path / "seen")
     assert said.out.splitlines()[-1] == str(tmp_path / "seen" / "gains.png")
     assert [path.name for path in (tmp_path / "seen").iterdir()] == ["gains.png"]

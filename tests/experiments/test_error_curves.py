@@ -55,7 +55,7 @@ def curve_of(
         json.loads(row)
         for row in (results / "digits" / f"{name}-seed1.jsonl").read_text().splitlines()
     ]
-    options = CompareOptions(load_results=str(results))
+    options = CompareOptions(from_=str(results))
     actual = load_curve(recipes.get_table("digits"), f"digits/{name}", Result(**saved), options)
     return actual.minutes, actual.errors, rows, saved["seconds"]
 
@@ -69,7 +69,7 @@ def test_a_curve_has_the_runs_evaluations_at_their_share_of_its_time(results: Pa
 @pytest.mark.parametrize("source", ["kept", "runs"])
 def test_the_picture_has_every_cell(source: str, trained: Path, tmp_path: Path) -> None:
     picture = tmp_path / "new" / "curve.svg"
-    asked = ["compare", "digits", "--load-results", str(trained / "results")]
+    asked = ["compare", "digits", "--from", str(trained / "results")]
     asked = (
         asked
         if source == "kept"
@@ -87,7 +87,7 @@ def test_cells_beyond_the_colours_are_told_apart(results: Path) -> None:
         recipes.get_table("digits"),
         "digits/sl-40",
         Result(**json.loads((results / "digits" / "sl-40-seed0.json").read_text())),
-        CompareOptions(load_results=str(results)),
+        CompareOptions(from_=str(results)),
     )
     lines = (
         make_curves_figure({f"cell {number}": [actual] for number in range(17)}).axes[0].lines[::2]
@@ -119,7 +119,7 @@ def test_what_cannot_be_drawn_is_said(
 ) -> None:
     (tmp_path / "file").touch()
     rows = results / "digits" / "sl-40-seed1.jsonl"
-    asked = ["compare", "digits", "--load-results", str(results), "--plot"]
+    asked = ["compare", "digits", "--from", str(results), "--plot"]
     for change, picture, message in (
         (None, "curve.gif", "the name of a picture must end in .png, .svg, .pdf"),
         (

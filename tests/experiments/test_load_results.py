@@ -117,7 +117,7 @@ def test_what_was_kept_gives_the_same_table_without_data(
 ) -> None:
     folder, printed = trained
     before = sorted(folder.rglob("*"))
-    said = l2i("compare", "aflw", "--load-results", folder / "results" / within)
+    said = l2i("compare", "aflw", "--from", folder / "results" / within)
     assert said.code == 0, said.err
     assert said.out == printed.replace(
         f"Saved to {folder}/runs/aflw.json, the results in {folder}/results.\n", ""
@@ -127,7 +127,7 @@ def test_what_was_kept_gives_the_same_table_without_data(
 
 
 def test_a_markdown_table_has_the_metrics_of_the_files(results: Path, l2i: Call) -> None:
-    said = l2i("compare", "aflw", "--load-results", results, "--markdown")
+    said = l2i("compare", "aflw", "--from", results, "--markdown")
     assert said.out.splitlines()[0] == (
         "| cell | error (%) | paper | Δ same steps | Δ same time | seeds | steps | seconds a run |"
     )
@@ -209,7 +209,7 @@ def test_lines_may_have_different_numbers_of_seeds(results: Path, l2i: Call) -> 
     (results / "aflw" / "mean-teacher-l2i-91-seed1.json").unlink()
     for path in (results / "aflw").glob("*-longer-*.json"):
         path.unlink()
-    said = l2i("compare", "aflw", "--load-results", results, "--markdown")
+    said = l2i("compare", "aflw", "--from", results, "--markdown")
     assert said.rows["cell"] == [
         "error (%)",
         "paper",
@@ -226,31 +226,27 @@ def test_lines_may_have_different_numbers_of_seeds(results: Path, l2i: Call) -> 
     assert said.rows["mean-teacher-l2i-91"][2] == f"{ours - base:+.2f}"
     pair = "aflw/mean-teacher-l2i-91 and aflw/mean-teacher-91, of 1 and 2 seeds"
     assert f"Warning: {pair}, share 1: Δ is over that one." in said.err
-    assert " seeds " in l2i("compare", "aflw", "--load-results", results).out
+    assert " seeds " in l2i("compare", "aflw", "--from", results).out
 
 
 def test_only_the_cells_asked_for_are_shown_with_their_differences(
     results: Path, l2i: Call
 ) -> None:
-    whole = l2i("compare", "aflw", "--load-results", results, "--markdown").rows
-    said = l2i(
-        "compare", "aflw", "--load-results", results, "--markdown", "--cells", "mean-teacher-l2i-91"
-    )
+    whole = l2i("compare", "aflw", "--from", results, "--markdown").rows
+    said = l2i("compare", "aflw", "--from", results, "--markdown", "--cells", "mean-teacher-l2i-91")
     assert said.rows == {name: whole[name] for name in ("cell", "mean-face", *LINES[2:])}
 
 
 def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(
     trained: Done, results: Path, l2i: Call
 ) -> None:
-    saved = l2i("compare", "aflw", "--load-results", results, "--markdown").rows
-    needless = l2i("compare", "aflw", "--load-results", results, "--data.root", trained[0])
+    saved = l2i("compare", "aflw", "--from", results, "--markdown").rows
+    needless = l2i("compare", "aflw", "--from", results, "--data.root", trained[0])
     assert needless.code == 2 and "--data.root does not matter here" in needless.err
     (results / "aflw" / "mean-face.json").unlink()
-    assert "mean-face" not in l2i("compare", "aflw", "--load-results", results, "--markdown").rows
+    assert "mean-face" not in l2i("compare", "aflw", "--from", results, "--markdown").rows
     assert (
-        l2i(
-            "compare", "aflw", "--load-results", results, "--markdown", "--data.root", trained[0]
-        ).rows
+        l2i("compare", "aflw", "--from", results, "--markdown", "--data.root", trained[0]).rows
         == saved
     )
 
@@ -297,7 +293,7 @@ def test_a_file_that_is_not_what_it_should_be_is_named(
 ) -> None:
     path = results / "aflw" / name
     path.write_text(change(path.read_text() if path.exists() else ""))
-    said = l2i("compare", "aflw", "--load-results", results)
+    said = l2i("compare", "aflw", "--from", results)
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert str(path) in said.err and message in said.err
 
@@ -331,36 +327,27 @@ def test_runs_of_another_length_are_not_taken_for_those_asked_for(
     ("arguments", "message"),
     [
         (
-            ("--load-results", "nowhere"),
+            ("--from", "nowhere"),
             "nowhere is not a folder; give the one that holds aflw/CELL-seedN.json",
         ),
         (
-            ("--load-results", "empty"),
+            ("--from", "empty"),
             "empty holds no results of aflw (aflw/CELL-seedN.json); "
             "'l2i compare aflw --save-results empty'",
         ),
+        (("--from", "results", "--cells", "sl-182"), "results/aflw has no results of aflw/sl-182"),
+        (("--from", "results", "--cells", "sl-92"), "perhaps you meant 'sl-91'"),
         (
-            ("--load-results", "results", "--cells", "sl-182"),
-            "results/aflw has no results of aflw/sl-182",
+            ("--from", "results", "--save-results", "results"),
+            "--save-results does not go with --from, which trains nothing",
         ),
-        (("--load-results", "results", "--cells", "sl-92"), "perhaps you meant 'sl-91'"),
+        (("--from", "results", "--steps", "3"), "--steps does not go with --from"),
+        (("--from", "results", "--seeds", "1"), "--seeds does not go with --from"),
+        (("--from", "results", "--dry-run"), "--dry-run does not go with --from"),
+        (("--from", "results", "--no-time-matched"), "--no-time-matched does not go with --from"),
+        (("--from", "results", "--set", "optim.lr=1"), "--set does not go with --from"),
         (
-            ("--load-results", "results", "--save-results", "results"),
-            "--save-results does not go with --load-results, which trains nothing",
-        ),
-        (("--load-results", "results", "--steps", "3"), "--steps does not go with --load-results"),
-        (("--load-results", "results", "--seeds", "1"), "--seeds does not go with --load-results"),
-        (("--load-results", "results", "--dry-run"), "--dry-run does not go with --load-results"),
-        (
-            ("--load-results", "results", "--no-time-matched"),
-            "--no-time-matched does not go with --load-results",
-        ),
-        (
-            ("--load-results", "results", "--set", "optim.lr=1"),
-            "--set does not go with --load-results",
-        ),
-        (
-            ("--load-results", "results", "--plot", "curve.gif"),
+            ("--from", "results", "--plot", "curve.gif"),
             "the name of a picture must end in .png, .svg, .pdf",
         ),
         (("--plot", "curve.png", "--dry-run"), "--plot does not go with --dry-run"),

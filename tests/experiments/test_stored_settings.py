@@ -73,7 +73,7 @@ def test_a_table_says_what_is_not_the_recipes(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    assert run_command(["compare", "digits", "--load-results", "kept"]) == 0
+    assert run_command(["compare", "digits", "--from", "kept"]) == 0
     assert "digits/sl-40: with optim.lr=0.01, which is not the recipe's." in capsys.readouterr().out
 
 
@@ -87,14 +87,14 @@ def test_a_result_that_does_not_tell_its_settings_is_taken_as_it_is(
         )
     )
     assert run_command([*SHORT, "--out", "second", "--save-results", "kept"]) == 0
-    assert run_command(["compare", "digits", "--load-results", "kept"]) == 0
+    assert run_command(["compare", "digits", "--from", "kept"]) == 0
     assert "not the recipe's" not in capsys.readouterr().out
 
 
 def test_settings_that_are_none_are_damage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = saved / NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": ["optim.lr"]}))
-    assert run_command(["compare", "digits", "--load-results", "kept"]) == 2
+    assert run_command(["compare", "digits", "--from", "kept"]) == 2
     assert "is damaged, or no result of a run" in capsys.readouterr().err
 
 

@@ -63,7 +63,7 @@ def printed(
             [
                 "compare",
                 "digits",
-                "--load-results",
+                "--from",
                 str(results),
                 "--markdown",
                 "--analyze-updates",
@@ -205,7 +205,7 @@ def test_runs_that_were_not_probed_have_nothing_to_tell(
     ]
     assert run_command([*TRAINING, *CELLS[:2], *new]) == 2
     assert "both probed" in capsys.readouterr().err and not (tmp_path / "new").exists()
-    asked = ["compare", "digits", "--load-results", str(tmp_path / "results"), "--analyze-updates"]
+    asked = ["compare", "digits", "--from", str(tmp_path / "results"), "--analyze-updates"]
     for picture, message in (
         ("a.gif", "must end in .png"),
         (str(tmp_path / "a.png"), "train both with --set probe"),

@@ -1,4 +1,4 @@
-"""The same run gives the same bits: in another process, however often cut (docs/explanation/reliability.md)."""
+"""The same run gives the same bits: in another process, however often cut."""
 
 import os
 import subprocess

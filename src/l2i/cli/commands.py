@@ -64,7 +64,7 @@ def compare(name: str, options: CompareOptions) -> None:
     from l2i.experiments.table import describe_plan, report_comparison
 
     check_plot_paths(options)
-    if options.dry_run and options.load_results is None:
+    if options.dry_run and options.from_ is None:
         print(*describe_plan(name, options), sep="\n")
     else:
         report_comparison(name, compare_cells(name, options), options)

@@ -1,4 +1,4 @@
-"""Arguments of a command as fields of a dataclass; the only module that imports tyro."""
+"""Arguments of a command as fields of a dataclass."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ RESERVED_FIELDS = ("name", "seed", "steps", "out", "device", "data.root")  # hav
 def compare(name: str, options: CompareOptions) -> list[ComparisonRow]:
     """Train what the options ask for, or load saved results, and return the table's rows."""
     table = recipes.get_table(name)
-    if options.load_results is not None:
+    if options.from_ is not None:
         return _load_table_rows(table, options)
     return build_rows(table, _train_cells(table, options))
 
 
 def _load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRow]:
-    """Return the rows of the cells in --cells, or of all, from the results in --load-results."""
+    """Return the rows of the cells in --cells, or of all, from the results in --from."""
     requested = [_qualify_cell(cell, table) for cell in options.cells]
     store = load_saved_results(table, options)
     for cell in requested:
@@ -49,7 +49,7 @@ def _load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRo
             raise InputError(
                 f"{store.folder} has no results of {cell} ({example}, …); "
                 f"leave it out of --cells, or 'l2i compare {table.name} --cells "
-                f"{strip_table_name(cell)} --save-results {options.load_results}' trains it"
+                f"{strip_table_name(cell)} --save-results {options.from_}' trains it"
             )
     rows = build_rows(table, {cell: list(runs.values()) for cell, runs in store.results.items()})
     store.check_equal_steps(rows)

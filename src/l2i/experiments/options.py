@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,7 @@ class CompareOptions:
 
     cells: tuple[str, ...] = ()
     """Cells to train, with or without the table's name; the table's default cells if empty.
-    With --load-results, cells to show; all that have results by default."""
+    With --from, cells to show; all that have results by default."""
     seeds: int | None = None
     """Number of seeds per cell, by default the table's; a seed sets split, start and order."""
     steps: int | None = None
@@ -40,7 +42,7 @@ class CompareOptions:
     save_results: str | None = None
     """Folder to copy results and metrics of finished runs to, as TABLE/CELL-seedN.json and .jsonl.
     Runs with a result there are not trained; results of other steps or settings are refused."""
-    load_results: str | None = None
+    from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """Train nothing: print the table of the results in such a folder, over the seeds it has."""
     markdown: bool = False
     """Print the table as Markdown, as in docs/results.md, and everything else on stderr."""

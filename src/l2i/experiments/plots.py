@@ -129,7 +129,7 @@ def _read_evaluations(
     table: Table, name: str, result: Result, options: CompareOptions
 ) -> list[MetricRow]:
     """Read a run's evaluations from where its result came from."""
-    folder = options.load_results or options.save_results
+    folder = options.from_ or options.save_results
     if folder is not None:
         file_name = f"{strip_table_name(name)}-seed{result.seed}.jsonl"
         path = resolve_table_dir(Path(folder), table.name) / file_name

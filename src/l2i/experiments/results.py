@@ -31,7 +31,7 @@ from l2i.training.setup import DATA_ROOT_ENV
 CONTROL_ABLATION = "control"  # the ablation whose outer step does not impute
 TIME_MATCHED_SUFFIX = "-longer"  # of a baseline that is trained for as long as L2I
 RESULT_FILE_PATTERN = re.compile(r"(.+)-seed(0|[1-9][0-9]*)\.json")
-OPTIONS_FOR_LOADING = ("load_results", "cells", "markdown", "plot", "analyze_updates", "data")
+OPTIONS_FOR_LOADING = ("from_", "cells", "markdown", "plot", "analyze_updates", "data")
 CORRUPT_FILE_ERRORS = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 
@@ -275,17 +275,16 @@ def _read_stored_result(path: Path, name: str, seed: int) -> Result:
 
 
 def load_saved_results(table: Table, options: CompareOptions) -> ResultStore:
-    """Read the folder of --load-results; raise if options for training are given."""
-    assert options.load_results is not None
+    """Read the folder of --from; raise if options for training are given."""
+    assert options.from_ is not None
     for field in fields(options):
         value = getattr(options, field.name)
         if field.name not in OPTIONS_FOR_LOADING and value != field.default:
-            flag = f"--{'no-' * (value is False)}{field.name.replace('_', '-')}"
+            flag = f"--{'no-' * (value is False)}{field.name.strip('_').replace('_', '-')}"
             raise InputError(
-                f"{flag} does not go with --load-results, which trains nothing; "
-                "leave one of them out"
+                f"{flag} does not go with --from, which trains nothing; leave one of them out"
             )
-    folder, file_pattern = options.load_results, f"{table.name}/CELL-seedN.json"
+    folder, file_pattern = options.from_, f"{table.name}/CELL-seedN.json"
     if not Path(folder).is_dir():
         raise InputError(f"{folder} is not a folder; give the one that holds {file_pattern}")
     store = read_store(folder, table)
@@ -308,10 +307,10 @@ class ReferenceMetric:
 def load_references(table: Table, options: CompareOptions) -> dict[str, float]:
     """Return metrics that need no training: stored ones, or else computed from the data.
 
-    With --load-results they are left out if the data cannot be found.
+    With --from they are left out if the data cannot be found.
     """
-    is_loading, root = options.load_results is not None, options.data.root
-    folder = options.load_results if is_loading else options.save_results
+    is_loading, root = options.from_ is not None, options.data.root
+    folder = options.from_ if is_loading else options.save_results
     results_dir = None if folder is None else resolve_table_dir(Path(folder), table.name)
     stored_metrics = {}
     if results_dir is not None and table.compute_references is not None:

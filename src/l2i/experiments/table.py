@@ -94,7 +94,7 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
     print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
     console.print(*_collect_notes(rows, references), sep="\n")
-    if options.load_results is None:
+    if options.from_ is None:
         path = Path(options.out) / f"{table_name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # missing if nothing had to be trained
         text = json.dumps(_rows_to_json(rows, references), indent=2) + "\n"

@@ -87,7 +87,7 @@ def choose_run(
 
 
 def choose_method(facts: Facts, name: str = "auto") -> tuple[Method, str]:
-    """Return the named method, or the one that did best on such data, and why (docs/reference/fit.md).
+    """Return the named method, or the one that did best on such data, and why.
 
     A wrong name is an error even if there are no unlabelled rows, which leave supervised learning.
     """

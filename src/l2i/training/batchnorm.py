@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics when forwards of a step run concurrently (docs/explanation/performance.md)."""
+"""BatchNorm's running statistics when forwards of a step run concurrently."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from formats import write_cifar10, write_faces
 from l2i import recipes
 from l2i.config.validate import flatten_fields
 from l2i.training.loading import load_full_state
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -79,19 +79,8 @@ def start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    for _ in range(3000):
-        if path.exists():
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    raise AssertionError(f"{path} did not come")
-
-
-def test_list_is_quick_and_names_everything(tmp_path: Path) -> None:
-    begun = time.monotonic()
+def test_list_names_everything(tmp_path: Path) -> None:
     done = l2i("list", cwd=tmp_path)
-    assert time.monotonic() - begun < 2
     assert {"fixmatch", "wide-resnet", "digits", "digits/mean-teacher-l2i-40"} <= set(
         done.stdout.splitlines()
     )
@@ -170,7 +159,7 @@ def test_killed_after_its_second_checkpoint_it_goes_on_to_the_same_end(
 ) -> None:
     folder = tmp_path / "run"
     process = start(folder)
-    wait_for(folder / "checkpoints" / "0000000100.safetensors", process)
+    wait_until((folder / "checkpoints" / "0000000100.safetensors").exists, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (folder / "result.json").exists()
@@ -190,7 +179,7 @@ def test_a_signal_saves_and_stops(
 ) -> None:
     folder = tmp_path / "run"
     process = start(folder)
-    wait_for(folder / "checkpoints" / "0000000050.safetensors", process)
+    wait_until((folder / "checkpoints" / "0000000050.safetensors").exists, process)
     process.send_signal(number)
     _, stderr = process.communicate()
     assert process.returncode == code
@@ -227,14 +216,14 @@ def test_one_seed_gives_the_same_metrics_and_another_seed_others(
 
 def test_a_finished_run_is_not_trained_again(whole: Path) -> None:
     before = (whole / "result.json").read_bytes(), final_state(whole)
-    begun = time.time()
+    before_mtime = (whole / "metrics.jsonl").stat().st_mtime_ns
     done = l2i(
         "train", "digits", *SMALL, "--model.dropout", "0.1", "--out", str(whole), cwd=whole.parent
     )
     assert done.returncode == 0
     assert "error (%)" in done.stdout
     assert (whole / "result.json").read_bytes() == before[0]
-    assert (whole / "metrics.jsonl").stat().st_mtime < begun
+    assert (whole / "metrics.jsonl").stat().st_mtime_ns == before_mtime
 
 
 def test_evaluate_reads_the_run(whole: Path) -> None:
@@ -302,7 +291,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 
 def test_no_whole_checkpoint_left_is_wrong_input(tmp_path: Path) -> None:
     process = start(folder := tmp_path / "run")
-    wait_for(folder / "checkpoints" / "0000000050.safetensors", process)
+    wait_until((folder / "checkpoints" / "0000000050.safetensors").exists, process)
     process.kill()
     process.communicate()
     for path in (folder / "checkpoints").iterdir():

@@ -17,6 +17,7 @@ from l2i.data.datasets.imagenet import read_class_folders
 from l2i.data.streaming import NUM_CORES, ImageStream, iter_batches
 from l2i.errors import InputError
 from l2i.files.images import ImageFiles
+from waiting import PATIENCE
 
 CPU = torch.device("cpu")
 STEPS = 6
@@ -129,7 +130,7 @@ def test_a_program_that_forgets_to_close_ends_in_silence(files: ImageFiles) -> N
         "print(stream(0).shape[0])"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
     )
     assert (ended.stdout, ended.stderr, ended.returncode) == ("3\n", "", 0)
 

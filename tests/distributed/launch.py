@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import PATIENCE
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -38,7 +40,7 @@ def run(
     *words: str | Path,
     code: int = 0,
     options: Sequence[str] = (),
-    timeout: float = 240,
+    timeout: float = PATIENCE,
 ) -> str:
     """What the command says on stderr and stdout, once it has ended as expected."""
     line = command(processes, *words, options=options)

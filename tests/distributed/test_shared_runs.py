@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from launch import ENVIRONMENT, command, run
 
 from l2i.training.checkpoint import list_checkpoints, load_latest_checkpoint
+from waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -98,11 +98,9 @@ def test_processes_with_dropout_go_on_to_the_bit(tmp_path: Path) -> None:
 def test_a_stop_is_agreed_on_and_the_run_goes_on(tmp_path: Path) -> None:
     line = command(2, *TRAIN, "--steps", "3000", "--out", tmp_path)
     with subprocess.Popen(line, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as going:
-        until = time.monotonic() + 120
-        while len(list_checkpoints(tmp_path / "checkpoints")) < 2 and time.monotonic() < until:
-            time.sleep(0.1)
+        wait_until(lambda: len(list_checkpoints(tmp_path / "checkpoints")) >= 2, going)
         going.send_signal(signal.SIGTERM)
-        printed = going.communicate(timeout=60)[1]
+        printed = going.communicate(timeout=PATIENCE)[1]
     assert printed.count("the same command resumes from there") == 1
     stopped = load_latest_checkpoint(tmp_path / "checkpoints")[1]["step"]
     assert f"stopped at step {stopped}" in printed

@@ -5,13 +5,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -58,17 +58,6 @@ def values(folder: Path) -> dict[int, list[Any]]:
     drawn = "SELECT number, param_name, param_value FROM trials JOIN trial_params USING (trial_id)"
     rows = query(folder, f"{drawn} ORDER BY number, param_name")
     return {number: [row[1:] for row in rows if row[0] == number] for number, *_ in rows}
-
-
-def wait_until(holds: Callable[[], bool], *processes: subprocess.Popen[str]) -> None:
-    for _ in range(6000):
-        if holds():
-            return
-        assert all(process.poll() is None for process in processes), [
-            p.communicate() for p in processes
-        ]
-        time.sleep(0.01)
-    raise AssertionError("it did not come to that")
 
 
 def checkpointed(folder: Path, number: int) -> bool:
@@ -123,7 +112,7 @@ def test_two_processes_killed_half_way_and_continued_finish_each_trial_once(tmp_
     marks = {number: tampered(tmp_path, number) for number in cut if checkpointed(tmp_path, number)}
 
     again = [start(tmp_path, "--trials", "8", "--no-prune") for _ in range(2)]
-    ended = [process.communicate(timeout=120) for process in again]
+    ended = [process.communicate(timeout=PATIENCE) for process in again]
     assert [process.returncode for process in again] == [0, 0], ended
     assert states(tmp_path) == dict.fromkeys(range(8), "COMPLETE")
     after = values(tmp_path)
@@ -152,7 +141,7 @@ def test_a_signal_leaves_the_trial_to_the_next_process(
     process = start(tmp_path, "--trials", "2")
     wait_until(lambda: checkpointed(tmp_path, 0), process)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert (
         process.returncode == code
         and "the same command resumes from there" in said
@@ -164,7 +153,7 @@ def test_a_signal_leaves_the_trial_to_the_next_process(
     )
     mark = tampered(tmp_path, 0)
     again = start(tmp_path, "--trials", "2")
-    _, said = again.communicate(timeout=60)
+    _, said = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0 and "trial 0: resuming" in said
     assert set(states(tmp_path).values()) == {"COMPLETE"}
     assert (tmp_path / STUDY / "trial-0000" / "metrics.jsonl").read_bytes().startswith(mark)
@@ -177,14 +166,14 @@ def test_a_trial_on_another_machine_is_taken_over_when_it_is_silent_for_long(
     age: str, state: str, tmp_path: Path
 ) -> None:
     first = start(tmp_path, "--trials", "1", "--steps", "20")
-    first.communicate(timeout=60)
+    first.communicate(timeout=PATIENCE)
     claim = (
         "INSERT INTO l2i_claims VALUES ('digits-seed0', 'trial-0001', 'elsewhere/1/1', "
         "datetime('now', ?))"
     )
     query(tmp_path, claim, age)
     process = start(tmp_path, "--trials", "3", "--steps", "20")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and states(tmp_path) == {0: "COMPLETE", 1: state, 2: "COMPLETE"}
     waits = state == "WAITING"
     assert ("other processes are at work on trial 1" in out) == waits and (
@@ -196,7 +185,7 @@ def test_a_trial_that_another_machine_took_over_is_left_to_it(tmp_path: Path) ->
     process = start(tmp_path, "--trials", "1", "--steps", "600")
     wait_until(lambda: checkpointed(tmp_path, 0), process)
     query(tmp_path, "UPDATE l2i_claims SET owner = 'elsewhere/1/1' WHERE part = 'trial-0000'")
-    out, said = process.communicate(timeout=120)
+    out, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and printed(said) == [] and "at work on trial 0" in out
     assert states(tmp_path) == {0: "RUNNING"}
     assert query(tmp_path, "SELECT owner FROM l2i_claims") == [("elsewhere/1/1",)]

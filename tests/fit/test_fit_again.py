@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from l2i.fit.pipeline import IDENTITY_FILE, make_candidate_runs, plan_run, train
 from l2i.fit.readers.source import read_source
 from l2i.fit.split import assemble_data, prepare_data
 from l2i.training.run_dir import LOCK_FILE
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +106,7 @@ def test_a_real_process_stopped_by_a_signal_says_so_and_goes_on(
         text=True,
     )
     saved = tmp_path / "run" / "supervised" / "checkpoints" / "0000000075.safetensors"
-    while not saved.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    wait_until(saved.exists, process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
     assert process.returncode == 143, err

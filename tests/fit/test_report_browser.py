@@ -9,6 +9,7 @@ from fit_folders import SECTIONS, class_rows, fitted_for, picture_samples, write
 
 from l2i.fit.report import write_report
 from l2i.fit.report.confidence import MAX_MATRIX_CLASSES
+from waiting import PATIENCE
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look at the page with")
@@ -39,7 +40,7 @@ def dumped(page: Path, profile: Path, *options: str) -> tuple[str, str]:
         "--dump-dom",
         page.as_uri(),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     return done.stdout, done.stderr
 
 

@@ -3,7 +3,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 import torch
@@ -283,7 +282,6 @@ def test_a_spoilt_folder_says_what_to_do(
 def test_what_is_no_folder_says_what_to_do(
     read: Callable[[str | None], object], tiny: Path
 ) -> None:
-    start = perf_counter()
     for weights, wanted in (
         (None, "an encoder of texts needs its weights: give --model.weights a folder, or a name"),
         (
@@ -302,7 +300,6 @@ def test_what_is_no_folder_says_what_to_do(
             read(weights)
         assert wanted in str(caught.value)
         assert "\n" not in str(caught.value)
-    assert perf_counter() - start < 5
 
 
 def test_without_transformers_its_installation_is_told(

@@ -6,13 +6,13 @@ import re
 import resource
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from launch import ENVIRONMENT
 
-PATIENCE = 240.0  # seconds, with a command that does not end, or does not come to a step
+from waiting import wait_until
+
 LOOK = 0.005  # seconds between two looks
 OURS = re.compile(r'File "[^"]*/l2i/[^"]*\.py"|Exception in thread')  # in a traceback
 
@@ -33,14 +33,6 @@ def processes_of(out: Path) -> dict[int, str]:
     return dict(
         sorted(actual.items(), key=lambda item: ("torch.distributed.run" not in item[1], item[0]))
     )
-
-
-def wait(holds: Callable[[], bool], printed: Callable[[], str], *, every: float = LOOK) -> None:
-    """Until that holds, which it must before long; `told` is what else there is to say."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"waited for {PATIENCE:.0f} s.\n{printed()}"
-        time.sleep(every)
 
 
 class Attempt:
@@ -79,7 +71,9 @@ class Attempt:
     def kill_all(self) -> bool:
         """SIGKILL for torchrun and its workers; whether the run was not done yet."""
         came = self.send(signal.SIGKILL, processes_of(self.out))
-        wait(lambda: not self.send_on(), self.printed)  # what torchrun had just begun to start
+        wait_until(
+            lambda: not self.send_on(), describe=self.printed
+        )  # what torchrun had just begun to start
         self.process.wait()
         return came
 
@@ -97,7 +91,9 @@ class Attempt:
 
     def until(self, holds: Callable[[], bool], *, every: float = LOOK) -> bool:
         """Wait until that holds; False where the command has ended before."""
-        wait(lambda: holds() or self.process.poll() is not None, self.printed, every=every)
+        wait_until(
+            lambda: holds() or self.process.poll() is not None, describe=self.printed, every=every
+        )
         return holds()
 
     def reached(self, step: int) -> bool:
@@ -116,8 +112,8 @@ class Attempt:
 
     def ended(self, *codes: int) -> int:
         """Its exit code, once it and what it started have ended: one of these."""
-        wait(lambda: self.process.poll() is not None, self.printed)
-        wait(lambda: not processes_of(self.out), self.printed, every=0.1)
+        wait_until(lambda: self.process.poll() is not None, describe=self.printed, every=LOOK)
+        wait_until(lambda: not processes_of(self.out), describe=self.printed, every=0.1)
         code = self.process.wait()
         assert code in codes, (
             f"it ended with {code}, not {' or '.join(map(str, codes))}.\n{self.printed()}"

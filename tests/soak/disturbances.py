@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from attempts import LOOK, Attempt, steps_saved, wait
+from attempts import LOOK, Attempt, steps_saved
 from disturbed import STEPS, Disturbed, mark
+
+from waiting import wait_until
 
 FULL = "no room is left for"
 STOPPED = "; the same command resumes from there"
@@ -157,9 +159,9 @@ def fill_disk(run: Disturbed, draw: Draw) -> Done:
     ballast = run.disk / "ballast"
     with run.start() as attempt:
         came = bool(moment(run, attempt, draw))
-        wait(
+        wait_until(
             lambda: filled(ballast) and attempt.process.poll() is not None,
-            attempt.printed,
+            describe=attempt.printed,
             every=LOOK / 5,
         )
         done = ran_full(run, attempt, came)

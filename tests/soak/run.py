@@ -19,7 +19,7 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "distributed")]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "distributed")]
 
 from disturbances import Done  # noqa: E402 (after the path that it needs)
 from plans import FULL, LIMIT, Plan, planned, soaked  # noqa: E402

@@ -21,9 +21,12 @@ TEN = (
     Plan(seed=9, kinds=("other number of processes",)),
 )
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc"
+    ),
+]
 
 
 def test_the_ten_have_every_kind() -> None:

@@ -1,11 +1,20 @@
-"""What a run says of the time that it takes."""
-
-import time
+"""What a run prints about the time that it takes."""
 
 import pytest
 
-from l2i.training import logger as log
-from l2i.training.logger import ProgressBar, format_duration
+from l2i.training.logger import COMPACT_LINE_INTERVAL, ProgressBar, format_duration
+
+STEPS_PER_HOUR = 3600
+
+
+class Clock:
+    """A clock that the test advances."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.mark.parametrize(
@@ -19,56 +28,56 @@ from l2i.training.logger import ProgressBar, format_duration
         (181_440, "2.1 days"),
     ],
 )
-def test_a_time_is_told_as_a_person_says_it(seconds: float, printed: str) -> None:
+def test_durations_are_formatted_for_people(seconds: float, printed: str) -> None:
     assert format_duration(seconds) == printed
 
 
-def said(capsys: pytest.CaptureFixture[str], steps: int, *, slow: float = 0.0) -> list[str]:
-    """What is said in steps of a hundredth of a second, of which the first may take longer."""
-    with ProgressBar("cell seed 0", start=0, steps=steps, quiet=False) as bar:
-        time.sleep(slow)
-        for step in range(1, 5):
-            time.sleep(0.01)
+def train(
+    capsys: pytest.CaptureFixture[str], steps: int, *, first: float = 1.0, interval: float = 5.0
+) -> list[str]:
+    """Return what is printed in 60 steps of one second each; the first may take longer."""
+    clock = Clock()
+    with ProgressBar(
+        "cell seed 0", start=0, steps=steps, quiet=False, line_interval=interval, clock=clock
+    ) as bar:
+        for step in range(1, 61):
+            clock.now += first if step == 1 else 1.0
             bar.advance(step)
     return capsys.readouterr().err.splitlines()
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "LINE_INTERVAL", 0.0)
+def test_a_long_run_is_announced_once_with_what_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = train(capsys, steps=48 * STEPS_PER_HOUR)
+    (announced,) = [line for line in lines if "will take" in line]
+    assert announced.startswith(
+        "cell seed 0: 172,800 steps will take about 2.0 days on this machine"
+    )
+    assert announced.endswith("--steps N takes fewer, with schedules scaled")
+    assert lines[0] == "cell seed 0: step 5 of 172800, 1.0/s, 48.0 hours left"
+    assert len(lines) == 1 + 60 // 5
 
 
-def test_a_run_that_will_take_long_says_so_once_and_what_helps(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("first", [1.0, 100.0], ids=["even", "slow at first"])
+def test_a_run_of_minutes_is_not_announced(
+    capsys: pytest.CaptureFixture[str], first: float
 ) -> None:
-    lines = said(capsys, steps=10**9)
-    printed = [line for line in lines if "will take" in line]
-    assert len(printed) == 1 and printed[0].startswith(
-        "cell seed 0: 1,000,000,000 steps will take about "
-    )
-    assert "days on this machine" in printed[0] and printed[0].endswith(
-        "--steps N takes fewer, with schedules scaled"
-    )
-    others = [line for line in lines if line not in printed]
-    assert len(others) == 4 and all(
-        "step" in line and line.endswith("days left") for line in others
-    )
+    """By its slow first step alone, the run would take a day."""
+    lines = train(capsys, steps=800, first=first)
+    assert lines and not [line for line in lines if "will take" in line]
 
 
-@pytest.mark.parametrize("slow", [0.0, 1.5], ids=["even", "slow at first"])
-def test_a_run_of_minutes_says_nothing_of_it(
-    capsys: pytest.CaptureFixture[str], slow: float
-) -> None:
-    """1,000 such steps take ten seconds; by the first of them alone, they would take 25 minutes."""
-    assert not [line for line in said(capsys, steps=1000, slow=slow) if "will take" in line]
+def test_one_of_many_runs_prints_a_line_per_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = train(capsys, steps=800, interval=COMPACT_LINE_INTERVAL)
+    assert line.startswith("cell seed 0: step 60 of 800")
 
 
 def test_the_time_of_evaluations_is_not_that_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressBar("cell seed 0", start=0, steps=1000, quiet=False) as bar:
-        bar.advance(1)
-        bar.begin_evaluation(100)
-        time.sleep(1.5)
-        for step in range(2, 5):
-            time.sleep(0.01)
+    clock = Clock()
+    with ProgressBar("cell seed 0", start=0, steps=800, quiet=False, clock=clock) as bar:
+        for step in range(1, 30):
+            clock.now += 1.0
             bar.advance(step)
+            if step == 6:  # the rate is being measured
+                bar.begin_evaluation(100)
+                clock.now += 100.0
     assert "will take" not in capsys.readouterr().err

@@ -196,14 +196,15 @@ class ProgressBar:
         steps: int,
         quiet: bool,
         line_interval: float = LINE_INTERVAL,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.line_interval = line_interval
+        self.line_interval, self.clock = line_interval, clock
         self.console = Console(stderr=True, quiet=quiet)
         self.label, self.steps, self.start, self.costs = label, steps, start, ""
         self.eval_samples = self.eval_done = 0
         self.estimate_shown = False
         self.rate_start: tuple[float, int] | None = None  # time and step to measure the rate from
-        self.start_time = self.last_update = time.monotonic()
+        self.start_time = self.last_update = self.clock()
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=BAR_WIDTH),
@@ -218,7 +219,7 @@ class ProgressBar:
 
     def advance(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
-        now = time.monotonic()
+        now = self.clock()
         if not self.estimate_shown:
             self._estimate_duration(now, step)
         if now - self.last_update < (0.2 if self.console.is_terminal else self.line_interval):
@@ -230,7 +231,7 @@ class ProgressBar:
 
     def _show_status(self, status: str, line: str) -> None:
         """Show a status in the bar or, without a terminal, a line."""
-        self.last_update = time.monotonic()
+        self.last_update = self.clock()
         # of the other columns: costs are cut off first
         used_width = len(self.label) + BAR_WIDTH + 2 * len(str(self.steps)) + 12
         self.progress.update(self.task, costs=status[: max(0, self.console.width - used_width)])
@@ -260,7 +261,7 @@ class ProgressBar:
     def advance_evaluation(self, count: int) -> None:
         """Record that `count` more samples are done."""
         self.eval_done += count
-        is_due = time.monotonic() - self.last_update >= self.line_interval
+        is_due = self.clock() - self.last_update >= self.line_interval
         if is_due and self.eval_done != self.eval_samples:
             status = f"evaluating, {self.eval_done:,} of {self.eval_samples:,} samples"
             self._show_status(status, status)
@@ -273,7 +274,7 @@ class ProgressBar:
         self.costs = " ".join(f"{name} {row[name]:.2g}" for name in names)
 
     def __enter__(self) -> Self:
-        self.start_time = time.monotonic()
+        self.start_time = self.clock()
         self.progress.start()
         return self
 

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from scipy.sparse import issparse
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 from l2i.estimators import L2IClassifier, L2IRegressor
 from l2i.estimators.base import L2IEstimator
@@ -61,17 +62,30 @@ def expected(estimator: L2IEstimator) -> dict[str, str]:
     [
         L2IClassifier(**SHORT),
         L2IRegressor(**SHORT),
-        *(
-            DoubledClassifier(method, **SHORT)
-            for method in ("pseudo-label", "mean-teacher", "fixmatch", "mixmatch")
-        ),
-        *(
-            DoubledRegressor(method, **LONGER)
-            for method in ("mean-teacher", "pi-model", "pseudo-label")
-        ),
+        DoubledClassifier("pseudo-label", **SHORT),
+        DoubledRegressor("mean-teacher", **LONGER),
     ],
     expected_failed_checks=expected,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_scikit_learns_checks_pass(estimator: L2IEstimator, check: Any) -> None:
     check(estimator)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        *(DoubledClassifier(m, **SHORT) for m in ("mean-teacher", "fixmatch", "mixmatch")),
+        *(DoubledRegressor(m, **LONGER) for m in ("pi-model", "pseudo-label")),
+    ],
+    ids=lambda estimator: f"{type(estimator).__name__}, {estimator.method}",
+)
+def test_sample_weights_pass_scikit_learns_checks_with_every_method(
+    estimator: L2IEstimator,
+) -> None:
+    """The other checks are about what methods share."""
+    checks = list(estimator_checks_generator(estimator))
+    about_weights = [check for _, check in checks if "sample_weight" in str(check)]
+    assert len(about_weights) > 5
+    for check in about_weights:
+        check(clone(estimator))

@@ -147,8 +147,9 @@ class Run:
     """CPU threads of torch; 0 for its default. Small networks are fastest with 1. The number of
     threads changes results in the last bits."""
     precision: Precision = "auto"
-    """Precision of forward passes. bf16 is autocast with float32 parameters and costs; auto is bf16
-    on a GPU if the method tolerates its rounding, and float32 otherwise."""
+    """Precision of forward passes: auto, float32, bf16 or float64. bf16 is autocast with float32
+    parameters and costs; auto is bf16 on a GPU if the method tolerates its rounding, and float32
+    otherwise."""
     engine: Literal["auto", "eager", "graph"] = "auto"
     """Run steps eagerly, or capture a step as a CUDA graph and replay it; auto uses a graph if the
     data is in GPU memory."""

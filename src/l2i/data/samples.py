@@ -71,7 +71,7 @@ class SampleInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet(SampleInfo):
-    """Hold a dataset as published, before any split is drawn."""
+    """A dataset as published, before it is split."""
 
     train: Samples
     """Training samples."""

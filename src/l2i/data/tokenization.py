@@ -33,7 +33,7 @@ class Text:
     length: int = 128
     """Maximum number of tokens per text, including start and end; longer texts are truncated."""
     keep_side: Literal["end", "start"] = "end"
-    """Part of a longer text to keep. Reviews end with their verdict, which UDA keeps."""
+    """Which end of a longer text to keep. UDA keeps the end, where reviews state their verdict."""
     paraphrases: str | None = None
     """Folder of back-translations in the layout of UDA's code: train.csv and para_0.txt."""
 

@@ -26,7 +26,7 @@ class ModelConfig:
     freeze: Literal["none", "embeddings", "encoder"] = "none"
     """encoder: parameters to freeze: none, the word embeddings, or all but the head."""
     encoder_dropout: float | None = None
-    """encoder: dropout within the encoder; None takes the rate of its configuration."""
+    """encoder: dropout inside the encoder; by default that of its configuration."""
 
 
 class Classifier(nn.Module):

@@ -74,7 +74,7 @@ class Augment:
     shift: int = 0
     """Random shift of images, by up to this many pixels: a random crop of the padded image."""
     padding: Padding = "constant"
-    """Content of the border of a shifted image: zeros, or its reflection."""
+    """Padding of a shifted image: zeros, or its reflection."""
     flip: bool = False
     """Random horizontal flip; not for labels that distinguish left from right."""
     randaugment: int = 0
@@ -87,7 +87,7 @@ class Augment:
     cutout: int = 0
     """Side of a square that is erased at a random position; 0 for none."""
     fill: float = 0.0
-    """Value of pixels that cutout erases or RandAugment moves in from outside the image."""
+    """Pixel value for areas that cutout erases and RandAugment leaves empty."""
 
     def __call__(
         self,

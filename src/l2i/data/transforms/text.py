@@ -47,8 +47,8 @@ class TokenAugment:
     paraphrase: float = 0.0
     """Probability of replacing a text by one of its back-translations, if it has any."""
     replace: float = 0.0
-    """Fraction of words to replace by uninformative ones, of low TF-IDF as in UDA. Texts that were
-    replaced by a back-translation are left as they are."""
+    """Fraction of words to replace by uninformative ones (low TF-IDF, as in UDA), except in
+    back-translations."""
 
     def __call__(self, versions: Tensor, generator: Generator, vocabulary: Vocabulary) -> Tensor:
         """Perturb ids [B, L] or, with the back-translations of each text, [B, versions, L]."""

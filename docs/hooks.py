@@ -23,14 +23,15 @@ ROOT = Path(__file__).parent.parent
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.M | re.S)
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(\))")
 HELP = re.compile(r"^( *)<!-- (l2i .*--help) -->$", re.M)
+MEMBERS = re.compile(r"^::: (\S+)\n +options: \{.*?members: \[([^\]]*)\]", re.M)
 HELP_WIDTH = 84  # characters
 
 
 def on_config(config: Any) -> Any:
-    """Add one page per experiment to the section Benchmarks."""
+    """Add the pages of the experiments to the section Benchmarks."""
     for section in config.nav:
         if "Benchmarks" in section:
-            pages = sorted((ROOT / "benchmarks").glob("*/README.md"))
+            pages = sorted((ROOT / "benchmarks").glob("*/**/*.md"))
             section["Benchmarks"] += [page.relative_to(ROOT).as_posix() for page in pages]
     return config
 
@@ -58,6 +59,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     text = _apply_outside_code(markdown, lambda part: LINK.sub(adapt, part))
     return HELP.sub(insert_help, text)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> None:
+    """Check that listed members of documented objects exist; mkdocstrings leaves others out."""
+    for identifier, names in MEMBERS.findall(page.markdown):
+        for name in filter(None, names.split(", ")):
+            if f'id="{identifier}.{name}"' not in html:
+                raise PluginError(f"{page.file.src_uri}: {identifier} has no member '{name}'")
 
 
 def _adapt_link(link: str, source: PurePosixPath, uri: str, config: Any, files: Files) -> str:

@@ -24,7 +24,11 @@ CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.M | re.S)
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(\))")
 HELP = re.compile(r"^( *)<!-- (l2i .*--help) -->$", re.M)
 MEMBERS = re.compile(r"^::: (\S+)\n +options: \{.*?members: \[([^\]]*)\]", re.M)
-HELP_WIDTH = 84  # characters
+FACTORY = re.compile(
+    r'<span class="n">field</span><span class="p">\(</span><span class="n">default_factory</span>'
+    r'<span class="o">=</span>(<span[^>]*>\w+</span>)<span class="p">\)</span>'
+)
+HELP_WIDTH = 76  # characters
 
 
 def on_config(config: Any) -> Any:
@@ -61,12 +65,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return HELP.sub(insert_help, text)
 
 
-def on_page_content(html: str, page: Any, config: Any, files: Files) -> None:
-    """Check that listed members of documented objects exist; mkdocstrings leaves others out."""
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Show defaults as values, and check that listed members exist: mkdocstrings does not."""
     for identifier, names in MEMBERS.findall(page.markdown):
         for name in filter(None, names.split(", ")):
             if f'id="{identifier}.{name}"' not in html:
                 raise PluginError(f"{page.file.src_uri}: {identifier} has no member '{name}'")
+    return FACTORY.sub(r'\1<span class="p">()</span>', html)
 
 
 def _adapt_link(link: str, source: PurePosixPath, uri: str, config: Any, files: Files) -> str:
@@ -116,12 +121,16 @@ def _reflow_help(lines: list[str]) -> Iterator[str]:
     for line in lines:
         text = line.strip("│").rstrip()
         if line.startswith("╭─"):  # the top of a box holds its title
+            yield from flush()
             indent = "  "
             yield f"{line.strip('╭─╮ ')}:"
         elif line.startswith("╰"):
             yield from (*flush(), "")
         elif not line.startswith("│"):
-            yield line.rstrip()
+            if line and not line.startswith(" "):
+                words += line.split()
+            else:
+                yield from (*flush(), line.rstrip())
         elif text.startswith(" -"):
             yield from flush()
             indent = " " * 6
@@ -132,3 +141,4 @@ def _reflow_help(lines: list[str]) -> Iterator[str]:
             words += text.split()
         else:
             yield from flush()
+    yield from flush()

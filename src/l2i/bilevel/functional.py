@@ -25,7 +25,7 @@ KNOWN_BATCHNORM = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 def trainable(model: nn.Module) -> Params:
-    """Return θ: the named parameters that take gradients."""
+    """Return the parameters θ of a model that take gradients, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -40,7 +40,11 @@ def make_leaf_params(params: Params) -> Params:
 
 
 def lookahead(model: nn.Module, params: Params) -> Net:
-    """Return Φ at `params`; neither parameters nor buffers of `model` change."""
+    """Return the model as a function, with `params` in place of its parameters.
+
+    Its own parameters and buffers do not change: BatchNorm, for one, does not update its
+    statistics.
+    """
 
     def net(x: Tensor) -> Tensor:
         with swap_parameters(model, params), freeze_buffers(model):
@@ -108,7 +112,7 @@ def find_tracking_batchnorms(model: nn.Module) -> list[_BatchNorm]:
 
 
 def gradient(cost: ParamFunction, params: Params, wrt: Iterable[str] | None = None) -> Params:
-    """Return ∇ of `cost` at `params`, in the coordinates `wrt` (all by default)."""
+    """Return the gradient of `cost` at `params`, for the parameters named in `wrt` or all."""
     names = list(params if wrt is None else wrt)
     theta = detach_params(params)
     for name in names:
@@ -129,7 +133,7 @@ def compute_mean_gradient(
 def inner_step(
     cost: ParamFunction, params: Params, *, eta: float | Tensor, wrt: Iterable[str] | None = None
 ) -> Params:
-    """Return θ* = θ − η ∇C(θ) for the parameters in `wrt`; the others stay."""
+    """Return θ* = θ − η ∇C(θ) for the parameters named in `wrt`, or all; the others stay."""
     grads = compute_mean_gradient(cost, params, wrt)
     theta = detach_params(params)
     return {**theta, **{name: theta[name] - eta * g for name, g in grads.items()}}

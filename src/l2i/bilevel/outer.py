@@ -29,7 +29,7 @@ def logits_to_labels(logits: Tensor) -> Tensor:
 
 
 class Labels(Protocol):
-    """How ∂C^H/∂z becomes g_outer, a gradient for θ."""
+    """Turn ∂C^H/∂z into g_outer, a gradient for θ."""
 
     def gradient(
         self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor
@@ -38,7 +38,7 @@ class Labels(Protocol):
 
 @dataclass(frozen=True)
 class OutputLabels:
-    """O: z is the model's output, so d_z flows back through it to θ."""
+    """Treat z as the model's output (O): d_z flows back through it to θ."""
 
     def gradient(
         self, model: nn.Module, params: Params, student: Student, imputed: Imputed, d_z: Tensor
@@ -54,13 +54,19 @@ class OutputLabels:
 
 @dataclass(frozen=True)
 class LearnableLabels:
-    """L: z moves once along −d_z in logits; θ follows the student's cost to the new labels."""
+    """Treat z as learnable (L): it takes one step along −d_z in logits, and θ follows it.
+
+    The gradient for θ is that of the student's cost towards the new labels.
+    """
 
     label_lr: float = 1.0
+    """Step size η_z of the labels."""
     normalized: bool = False
     """Scale the step so that its norm is η_z times the number of labels."""
     to_logits: Callable[[Tensor], Tensor] = labels_to_logits
+    """Map from labels to the logits that take the step."""
     to_label: Callable[[Tensor], Tensor] = logits_to_labels
+    """Map from logits back to labels."""
 
     def step_labels(self, z: Tensor, d_z: Tensor) -> Tensor:
         """Return the labels after their step."""
@@ -82,23 +88,34 @@ class LearnableLabels:
 
 
 class OuterGradient(NamedTuple):
-    """Result of an outer step: a gradient for θ, and C^H(θ*) for the log."""
+    """Hold the result of an outer step."""
 
     gradient: Params
+    """Gradient g_outer for θ, by name."""
     c_h: Tensor
+    """Hold-out cost C^H(θ*), for the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OuterStep:
-    """How to take ∂C^H/∂θ through the imputed labels. Usable in any loop with any `nn.Module`."""
+    """Compute ∂C^H/∂θ through the imputed labels, in any loop and for any `nn.Module`."""
 
     hypergradient: Hypergradient = last_layer
+    """Function that computes ∂C^H/∂z."""
     labels: Labels = field(default_factory=OutputLabels)
+    """Labels as the model's output (`OutputLabels`) or as parameters (`LearnableLabels`)."""
 
     def __call__(self, problem: Problem, *, mixed_c_t: Student | None = None) -> OuterGradient:
-        """Return g_outer; the problem's imputed labels must carry the live model's gradient.
+        """Return the outer gradient of a problem.
 
-        `mixed_c_t` is C^T as a student, for methods that mix z into its targets.
+        Args:
+            problem: The bilevel problem of a step; its imputed labels must carry the live model's
+                gradient.
+            mixed_c_t: C^T as a student, for methods that mix z into its targets.
+
+        Returns:
+            The gradient for θ, and C^H(θ*).
+
         """
         c_h_values: list[Tensor] = []
         student = problem.student if mixed_c_t is None else mixed_c_t.concat(problem.student)
@@ -129,7 +146,7 @@ def _record_values(cost: Cost, values: list[Tensor]) -> Cost:
 
 
 def norm(gradient: Params) -> Tensor:
-    """Return ‖g‖ over all parameters, without leaving the device."""
+    """Return the norm ‖g‖ over all parameters; the value stays on the device."""
     norms = torch.stack(torch._foreach_norm(list(gradient.values())))
     total_norm: Tensor = torch.linalg.vector_norm(norms)
     return total_norm
@@ -151,14 +168,25 @@ def add_gradients(left: Params, right: Params) -> Params:
 def combine_normalized(
     base: Tensor, outer: Tensor, *, rho: float | Tensor, preserve_norm: bool = False
 ) -> Tensor:
-    """Return g_base + ρ·‖g_base‖/‖g_outer‖·g_outer, rescaled to ‖g_base‖ if `preserve_norm`."""
+    """Return g_base + ρ·‖g_base‖/‖g_outer‖·g_outer.
+
+    Args:
+        base: Flat gradient g_base of the base method.
+        outer: Flat outer gradient g_outer.
+        rho: Weight ρ of the outer gradient.
+        preserve_norm: Rescale the sum to ‖g_base‖, so that g_outer changes only its direction.
+
+    Returns:
+        The combined gradient, for one optimizer step.
+
+    """
     base_norm = base.norm()
     total = torch.addcmul(base, outer, _compute_scale(base_norm, outer.norm(), ratio=rho))
     return total * _compute_scale(base_norm, total.norm(), ratio=1.0) if preserve_norm else total
 
 
 def normalized_sum(base: Params, outer: Params, *, rho: float) -> Params:
-    """Apply `combine_normalized` to named gradients, for one optimizer step."""
+    """Apply `combine_normalized` to gradients by name, for one optimizer step."""
     flat_base, flat_outer = (torch.cat([g[name].flatten() for name in base]) for g in (base, outer))
     sizes = [g.numel() for g in base.values()]
     pieces = combine_normalized(flat_base, flat_outer, rho=rho).split(sizes)

@@ -16,40 +16,47 @@ Cost = Callable[[Net], Tensor]
 
 
 class Imputed(NamedTuple):
-    """Imputed labels and how much each one counts."""
+    """Hold imputed labels and how much each of them counts."""
 
-    z: Tensor  # [B, C] or [B, D], differentiable where the net is
-    weight: Tensor  # [B], detached: a confidence mask, or ones
+    z: Tensor
+    """Labels, [B, C] probabilities or [B, D] targets; they carry the imputing net's gradient."""
+    weight: Tensor
+    """Weight of each label in the cost, [B], detached: a confidence mask, or ones."""
 
     @staticmethod
     def unmasked(z: Tensor) -> Imputed:
-        """Return labels that all count."""
+        """Return labels that all count, with weight 1."""
         return Imputed(z, torch.ones_like(z[:, 0]))
 
     def detach(self) -> Imputed:
-        """Cut the labels off from their graph."""
+        """Return the labels without their graph."""
         return Imputed(self.z.detach(), self.weight.detach())
 
 
 class Activations(NamedTuple):
-    """Features and outputs of some inputs at θ."""
+    """Hold the features and outputs of some inputs at θ."""
 
     features: Tensor  # Φ^f(x), [B, F]
     outputs: Tensor  # Φ(x), [B, C]
 
 
 class Student(NamedTuple):
-    """What is trained towards z. The rule: `inputs` are free of z, and z enters `cost` alone."""
+    """Describe what is trained towards z: inputs, and a cost of their outputs.
+
+    The hypergradients rely on one rule: `inputs` do not depend on z, and z enters only `cost`.
+    """
 
     inputs: Tensor
-    cost: Callable[[Tensor, Imputed], Tensor]  # of outputs and imputed labels, a mean
+    """Inputs of the network, [B, ...]."""
+    cost: Callable[[Tensor, Imputed], Tensor]
+    """Function of the outputs and the imputed labels that returns a mean over the samples."""
 
     def cost_of(self, net: Net, imputed: Imputed) -> Tensor:
-        """Pass the inputs through `net` and return the cost."""
+        """Return the cost of the outputs that `net` gives for the inputs."""
         return self.cost(net(self.inputs), imputed)
 
     def concat(self, other: Student) -> Student:
-        """Join two students: one forward of both inputs, the sum of both costs."""
+        """Return a student with both inputs in one forward, and the sum of both costs."""
         sizes = [len(self.inputs), len(other.inputs)]
 
         def cost(outputs: Tensor, imputed: Imputed) -> Tensor:
@@ -61,30 +68,40 @@ class Student(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """C^H(θ*) as a function of z: θ* = θ − η ∇_θ C(θ, z), C the student's cost and maybe C^T."""
+    """Pose C^H(θ*) as a function of the imputed labels z.
+
+    θ* = θ − η ∇_θ C(θ, z), where C is the cost of the student, plus C^T if `c_t` is given.
+    """
 
     model: nn.Module
+    """Network Φ."""
     params: Params
-    """θ: the parameters that the look-ahead moves."""
+    """Parameters θ that the look-ahead moves; see `trainable`."""
     student: Student
+    """What is trained towards the imputed labels."""
     imputed: Imputed
+    """Imputed labels z of the unlabelled samples."""
     c_h: Cost
+    """Hold-out cost C^H, a function of the network."""
     c_t: Cost | None = None
+    """Labelled cost C^T in the inner step, a function of the network; None leaves it out."""
     eta: float | Tensor | None = None
-    """Inner rate. None is the limit of small η: no inner step, and the derivative per unit of η."""
+    """Inner learning rate η. None takes the limit of small η: there is no inner step, and the
+    derivative is per unit of η."""
     inner_steps: int = 1
+    """Number of inner steps; the last-layer rules take one."""
     head: nn.Linear | str | None = None
     """Head of the last-layer rules; the model's last nn.Linear by default."""
     lookahead_params: Literal["head", "all"] = "head"
-    """What takes the inner step under the last-layer rules."""
+    """Parameters that take the inner step under the last-layer rules."""
     activations: Activations | None = None
-    """Activations of the student's inputs at θ, if they are known already."""
+    """Activations of the student's inputs at θ, if an earlier forward computed them."""
     repeats_forward: bool = False
-    """Whether samples pass more than once without an inner step and need the same dropout masks."""
+    """Give repeated forwards the same dropout masks although there is no inner step."""
 
     @property
     def target(self) -> Imputed:
-        """The imputed labels, fixed."""
+        """Return the imputed labels without their graph."""
         return self.imputed.detach()
 
     def compute_outputs(self, params: Params) -> Tensor:

@@ -23,24 +23,24 @@ Precision = Literal["auto", "float32", "bf16", "float64"]
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """The dataset, how much of it is labelled, and its augmentations."""
+    """Configure the dataset, how much of it is labelled, and its augmentations."""
 
     name: str = "digits"
     """Name of the dataset."""
     root: str | None = None
     """Folder of the dataset if it is not built in; by default the environment variable L2I_DATA."""
     num_labeled: int | float = 40
-    """Labelled samples: a multiple of the number of classes, or a fraction of each class."""
+    """Number of labelled samples, a multiple of the classes; or a fraction of each class."""
     num_validation: int | float = 100
-    """Validation samples, never trained on: a number, or a fraction of the training samples."""
+    """Number of validation samples, never trained on; or a fraction of the training samples."""
     num_test: int | float = 1.0
-    """Test samples, the same for every seed: a number, or a fraction (1.0: all, slow on a CPU)."""
+    """Number of test samples, the same for every seed; or a fraction, 1.0 for all."""
     text: Text = field(default_factory=Text)
     """Tokenization of texts."""
     words: TokenAugment = field(default_factory=TokenAugment)
     """Strong augmentation of texts."""
     weak: Augment = field(default_factory=Augment)
-    """Weak augmentation: labelled, hold-out and imputed samples."""
+    """Weak augmentation, of labelled samples, hold-out samples and samples to impute."""
     strong: Augment = field(default_factory=Augment)
     """Strong augmentation, for methods that use one."""
     workers: int = 4
@@ -49,7 +49,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """The optimizer, its schedule, and the averaged (EMA) model."""
+    """Configure the optimizer, its schedule, and the averaged (EMA) model."""
 
     name: Literal["adam", "sgd"] = "adam"
     """Adam, or SGD with momentum."""
@@ -58,32 +58,36 @@ class Optim:
     nesterov: bool = False
     """Use Nesterov momentum with SGD."""
     weight_decay: float = 0.0
-    """Weight decay, applied as weight_decay_mode says."""
+    """Weight decay; weight_decay_mode selects how it is applied."""
     weight_decay_mode: Literal["decoupled", "l2"] = "decoupled"
     """decoupled: θ ← (1 − weight_decay)·θ once per step; l2: added to every gradient."""
     schedule: Literal["constant", "step", "cosine", "linear"] = "constant"
-    """Learning rate: constant, lowered at milestones, FixMatch's cosine, or linear to 0."""
+    """Schedule of the rate: constant, lowered at milestones, FixMatch's cosine, or linear to 0."""
     warmup: int | float = 0
-    """Steps, or fraction of the run, of linear warm-up, which does not shift the schedule."""
+    """Steps of linear warm-up, or a fraction of the run. Warm-up does not shift the schedule."""
     milestones: tuple[int | float, ...] = ()
     """Steps, or fractions of the run, at which the 'step' schedule lowers the rate."""
     max_grad_norm: float = 0.0
-    """Clip gradients to this norm; 0 for no limit."""
+    """Clip gradients to this norm; 0 does not clip."""
     layer_decay: float = 1.0
     """encoder: learning rate of each layer relative to the one above it."""
     ema_decay: float = 0.999
-    """Decay of the averaged model (the teacher), which is the one that is evaluated."""
+    """Decay of the averaged model (the teacher), which is the model that is evaluated."""
     ema_bn: Literal["copy", "recompute"] = "copy"
-    """BatchNorm statistics of the averaged model: copied from the model, whose weights differ, or
-    recomputed on about 1,000 samples, which can gain points in short runs at a high rate."""
+    """BatchNorm statistics of the averaged model: copied from the model, or recomputed for the
+    averaged weights on about 1,000 samples. Recomputing can lower the error of short runs with a
+    high learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperUpdate:
-    """The look-ahead step of Algorithm 1: needed by update='paper', optional for 'normalized'."""
+    """Configure the look-ahead step of Algorithm 1.
+
+    update='paper' needs it; for update='normalized' it is optional.
+    """
 
     eta: float | None = None
-    """Inner learning rate η. None, for a normalized update: the limit η → 0, without a step."""
+    """Inner learning rate η; None (normalized updates only) is the limit η → 0, without a step."""
     eta_schedule: Literal["constant", "rate"] = "constant"
     """Keep η constant, or scale it with the learning rate's schedule."""
     label_lr: float = 1.0
@@ -91,12 +95,12 @@ class PaperUpdate:
     inner_steps: int = 1
     """Number of look-ahead steps K; more than one needs hypergradient='exact' and an eta."""
     inner_supervised: bool = False
-    """Include C^T in the inner step, as in the paper."""
+    """Include C^T in the cost of the inner step, as in the paper."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class L2I:
-    """Learning to impute: the outer step."""
+    """Configure learning to impute: the outer step."""
 
     update: Literal["off", "normalized", "paper"] = "normalized"
     """off: the base method alone; normalized: a single step along
@@ -111,7 +115,7 @@ class L2I:
     holdout: Literal["joint", "separate"] = "joint"
     """Draw hold-out samples from the labelled ones, or set aside 40 % of each class."""
     every: int = 1
-    """Take the outer step every n steps; rows of metrics without any have null for its metrics."""
+    """Take the outer step every n steps; rows of metrics.jsonl without one have null for it."""
     outer_batch_size: int = 0
     """Number of unlabelled samples in the outer step, the first of the mini-batch; 0 for all."""
     head: str | None = None
@@ -119,18 +123,18 @@ class L2I:
     preserve_step_norm: bool = False
     """Rescale the combined gradient to ‖g_base‖: the outer gradient changes only its direction."""
     ablation: Literal["none", "direct_gradient"] = "none"
-    """direct_gradient: replace the outer gradient by ∇C^H itself, as if hold-out samples were more
-    labelled ones. A control that shows which part of a gain does not come from imputing."""
+    """direct_gradient: replace the outer gradient by ∇C^H itself, as if the hold-out samples were
+    more labelled samples. This control shows how much of a gain does not come from imputing."""
     paper: PaperUpdate = field(default_factory=PaperUpdate)
     """The look-ahead step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training run; the same fields and seed give the same result."""
+    """Configure one training run; the same fields and seed give the same result."""
 
     name: str = "digits"
-    """Name of the run."""
+    """Name of the run, used for its folder."""
     steps: int = 1500
     """Training steps."""
     seed: int = 0
@@ -140,16 +144,17 @@ class Run:
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto uses a GPU if there is one."""
     threads: int = 0
-    """CPU threads of torch; 0 for its default. Small networks are fastest with 1. Results depend on
-    it in the last bits."""
+    """CPU threads of torch; 0 for its default. Small networks are fastest with 1. The number of
+    threads changes results in the last bits."""
     precision: Precision = "auto"
-    """Precision of forward passes. bf16 is autocast with float32 parameters and costs; auto is bf16
-    on a GPU if the method tolerates its rounding, and float32 otherwise."""
+    """Precision of forward passes: auto, float32, bf16 or float64. bf16 is autocast with float32
+    parameters and costs; auto is bf16 on a GPU if the method tolerates its rounding, and float32
+    otherwise."""
     engine: Literal["auto", "eager", "graph"] = "auto"
     """Run steps eagerly, or capture a step as a CUDA graph and replay it; auto uses a graph if the
     data is in GPU memory."""
     eval_every: int = 100
-    """Steps between evaluations; runs of at least 1,000 steps have 20 in their last 2 % as well."""
+    """Steps between evaluations; runs of 1,000 steps or more add 20 in their last 2 %."""
     save_every: int = 500
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
@@ -162,23 +167,34 @@ class Run:
     update, and about as many unlabelled samples whose imputed labels are compared with the truth;
     0 for none. The 20 additional evaluations at the end do not, except for the last."""
     data: Data = field(default_factory=Data)
-    """Dataset."""
+    """Dataset and augmentations."""
     batch: BatchSizes = field(default_factory=BatchSizes)
-    """Mini-batches."""
+    """Mini-batch sizes."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """Network."""
     method: Method = field(default_factory=FixMatch)
-    """Method."""
+    """Semi-supervised method."""
     l2i: L2I = field(default_factory=L2I)
     """Learning to impute."""
     optim: Optim = field(default_factory=Optim)
-    """Optimizer."""
+    """Optimizer and schedule."""
 
 
 def replace(run: Run, **changes: Any) -> Run:
-    """Return the run with some fields changed, as in steps=100, data={"num_labeled": 20}.
+    """Return the run with some fields changed.
 
-    A dict changes fields of a section; a method may be given by name, with its default settings.
+    Args:
+        run: The run to start from; it stays as it is.
+        **changes: New values by field. A dict changes fields of a section:
+            `replace(run, steps=100, data={"num_labeled": 20})`. A method may be given by name, with
+            its default settings.
+
+    Returns:
+        The changed run.
+
+    Raises:
+        InputError: If a field does not exist.
+
     """
     if isinstance(changes.get("method"), str):
         changes["method"] = load_registered("method", METHODS, changes["method"])()

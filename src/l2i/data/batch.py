@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSizes:
-    """The sizes of the three mini-batches."""
+    """Configure the sizes of the three mini-batches of a step."""
 
     labeled: int = 64
     """Labelled samples per step (B^T), drawn with replacement if there are fewer."""

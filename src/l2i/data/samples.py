@@ -28,14 +28,19 @@ SPLIT_TITLES = {
 
 
 class Samples(NamedTuple):
-    """Inputs and their labels; y of unlabelled samples is hidden truth, for diagnosis alone."""
+    """Hold inputs and their labels."""
 
-    # [N, ...]; 8-bit images stay so; texts are token ids, [N, L] or several versions [N, V, L]
     x: Tensor | ImageFiles
-    y: Tensor  # [N] classes, or [N, D] targets
-    weight: Tensor | None = None  # [N], relative frequency of being drawn; None: all alike
+    """Inputs [N, ...]. 8-bit images stay 8-bit; texts are token ids [N, L], or [N, V, L] with V
+    versions of each text."""
+    y: Tensor
+    """Classes [N] or targets [N, D]; for unlabelled samples the hidden truth, used only by
+    diagnostics, or −1."""
+    weight: Tensor | None = None
+    """How often each sample is drawn relative to the others, [N]; None for equally often."""
 
     def take(self, index: Tensor) -> Samples:
+        """Return the samples at these indices."""
         weight = None if self.weight is None else self.weight[index]
         return Samples(self.x[index], self.y[index], weight)
 
@@ -50,28 +55,30 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleInfo:
-    """What is known about samples besides themselves."""
+    """Describe samples: their task, and how to preprocess them."""
 
     classes: int | None
     """Number of classes; None for regression."""
     has_landmarks: bool = False
-    """Regression: whether targets are points x, y, x, y, … in pixels, which move with the image."""
+    """Regression: the targets are points x, y, x, y, … in pixels, which move with the image."""
     eye_indices: tuple[int, int] | None = None
-    """Landmarks: which points are the eyes, whose distance is the unit of errors."""
+    """Landmarks: indices of the eyes, whose distance is the unit of errors."""
     normalization: Normalize | None = None
-    """8-bit images: how grey levels become the network's inputs."""
+    """8-bit images: mean and standard deviation that standardise grey levels."""
     vocabulary: Vocabulary | None = None
     """Texts as token ids: their vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet(SampleInfo):
-    """A data set as its publishers give it, before anything is drawn."""
+    """A dataset as published, before it is split."""
 
     train: Samples
+    """Training samples."""
     test: Samples
+    """Test samples."""
     unlabeled: Samples | None = None
-    """Further samples without labels."""
+    """Additional samples without labels."""
 
     @staticmethod
     def from_images(
@@ -81,7 +88,7 @@ class DataSet(SampleInfo):
         classes: int | None,
         eye_indices: tuple[int, int] | None = None,
     ) -> DataSet:
-        """Make a set of 8-bit images in memory; without classes, its labels are landmarks."""
+        """Build a dataset of 8-bit images in memory; without classes, the labels are landmarks."""
         assert isinstance(train.x, Tensor)
         return DataSet(
             train=train,
@@ -95,13 +102,18 @@ class DataSet(SampleInfo):
 
 @dataclass(frozen=True, kw_only=True)
 class Splits(SampleInfo):
-    """The five sets of a run."""
+    """Hold the five sets of samples of a run."""
 
     labeled: Samples
+    """Labelled training samples T."""
     unlabeled: Samples
+    """Unlabelled training samples U."""
     holdout: Samples
+    """Hold-out samples H, for the outer step; often the labelled ones."""
     validation: Samples
+    """Validation samples, never trained on."""
     test: Samples
+    """Test samples."""
     columns: ColumnLayout | None = None
     """Tables: which inputs belong to one column, and which are numeric."""
 
@@ -118,12 +130,26 @@ class Splits(SampleInfo):
         columns: ColumnLayout | None = None,
         vocabulary: Vocabulary | None = None,
     ) -> Splits:
-        """Make sets of your own arrays or tensors: (inputs, labels), and inputs for `unlabeled`.
+        """Build splits from your own arrays or tensors; the hold-out set is the labelled one.
 
-        With `classes`, labels are integers from 0; without, targets [N, D]. The hold-out set is the
-        labelled one. Images of 8 bits may stay so, with `normalization` (`Normalize.from_images`)
-        for how the network sees them; texts are token ids [N, L], with `vocabulary`
-        (`build_vocabulary`).
+        Args:
+            labeled: Inputs and labels to train on.
+            unlabeled: Inputs without labels.
+            test: Inputs and labels to test on.
+            validation: Inputs and labels for model selection.
+            classes: Number of classes; labels are then integers from 0. None for regression, with
+                targets [N, D].
+            has_landmarks: The targets are points x, y, … in pixels, which move with the image.
+            normalization: How to standardise 8-bit images, as by `Normalize.from_images`.
+            columns: Which inputs belong to one column of a table.
+            vocabulary: Vocabulary of texts given as token ids [N, L], as by `build_vocabulary`.
+
+        Returns:
+            The splits.
+
+        Raises:
+            InputError: If inputs and labels do not match, or a label or token id is out of range.
+
         """
         own = make_samples(*labeled, classes)
         x = torch.as_tensor(unlabeled)
@@ -147,7 +173,7 @@ class Splits(SampleInfo):
         )
 
     def with_labels(self, labeled: Samples, *, validation: Samples) -> Splits:
-        """Replace the labelled samples, which are the hold-out too, and the validation samples."""
+        """Return splits with other labelled samples, also as hold-out, and validation samples."""
         return dataclasses.replace(self, labeled=labeled, holdout=labeled, validation=validation)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Splits:
@@ -183,7 +209,7 @@ class Splits(SampleInfo):
         return raw if self.normalization is None else self.normalization.apply(raw)
 
     def fingerprint(self) -> str:
-        """Return a checksum of how the sets are drawn: of all labels and the labelled inputs."""
+        """Return a checksum of the split, computed from all labels and the labelled inputs."""
         hasher = hashlib.blake2b(digest_size=16)
         for name in SPLIT_TITLES:
             samples: Samples = getattr(self, name)
@@ -194,7 +220,7 @@ class Splits(SampleInfo):
         return hasher.hexdigest()
 
     def describe(self, *, exclude: tuple[str, ...] = ()) -> str:
-        """Describe how many samples each set and each class has."""
+        """Return how many samples each set and each class has, in words."""
         return ", ".join(
             f"{len(y):,} {title}{_format_class_counts(y, self.classes)}"
             for name, title in SPLIT_TITLES.items()

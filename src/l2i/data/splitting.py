@@ -25,7 +25,21 @@ def draw_splits(
     seed: int,
     num_test: CountOrFraction = 1.0,
 ) -> Splits:
-    """Draw validation rows, then balanced labels among the rest; what is left is unlabelled."""
+    """Draw validation samples, then equally many labels per class; the rest is unlabelled.
+
+    Args:
+        data: The dataset.
+        num_labeled: Number of labelled samples, or a fraction of each class.
+        num_validation: Number of validation samples, or a fraction of the training samples.
+        holdout: Draw hold-out samples from the labelled ones ('joint'), or set aside 40 % of each
+            class ('separate').
+        seed: Seed of all draws.
+        num_test: Number of test samples, or a fraction; the same samples for every seed.
+
+    Returns:
+        The five sets of a run.
+
+    """
     train, test = (make_samples(part.x, part.y, data.classes) for part in (data.train, data.test))
     order = torch.randperm(len(train.x), generator=torch.Generator().manual_seed(seed))
     validation_count = resolve_count(num_validation, len(order))

@@ -28,18 +28,18 @@ SUBWORD_MARKS = (("##", False), ("Ġ", True), ("▁", True))
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """How texts become token ids."""
+    """Configure how texts become token ids."""
 
     length: int = 128
     """Maximum number of tokens per text, including start and end; longer texts are truncated."""
     keep_side: Literal["end", "start"] = "end"
-    """Which end of a longer text to keep. Reviews end with their verdict, and UDA keeps that."""
+    """Which end of a longer text to keep. UDA keeps the end, where reviews state their verdict."""
     paraphrases: str | None = None
     """Folder of back-translations in the layout of UDA's code: train.csv and para_0.txt."""
 
 
 class Tokenizer:
-    """A fast tokenizer for texts of one length."""
+    """Turn texts into token ids of one length, with a pretrained network's fast tokenizer."""
 
     def __init__(self, weights: str | None, text: Text) -> None:
         tokenizer = load_tokenizer(weights)

@@ -41,7 +41,7 @@ ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
 
 
 class L2IEstimator(BaseEstimator):  # type: ignore[misc]
-    """The parameters and training of both estimators; see `L2IClassifier` for their meaning."""
+    """Share parameters and training between both estimators; `L2IClassifier` documents them."""
 
     def __init__(
         self,

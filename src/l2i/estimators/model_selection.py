@@ -33,11 +33,17 @@ Fold = tuple[NDArray[np.intp], NDArray[np.intp]]  # training and test indices
 
 
 class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
-    """K folds of the labelled rows, stratified if the targets are classes.
+    """Split the labelled rows into K folds, stratified if the targets are classes.
 
-    Each test fold holds labelled rows only; its training rows are the other labelled rows and all
-    unlabelled ones (−1, None or NaN). If the rarest class has fewer labels than `n_splits`, some
+    A test fold holds labelled rows only. Its training rows are all other labelled rows and every
+    unlabelled row (−1, None or NaN). If the rarest class has fewer labels than `n_splits`, some
     folds lack that class, as in scikit-learn.
+
+    Args:
+        n_splits: Number of folds.
+        shuffle: Shuffle the labelled rows before splitting.
+        random_state: Seed of the shuffling.
+
     """
 
     def __init__(
@@ -46,10 +52,11 @@ class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
         self.n_splits, self.shuffle, self.random_state = n_splits, shuffle, random_state
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:  # noqa: N803
+        """Return the number of folds; the arguments are ignored."""
         return self.n_splits
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Fold]:  # noqa: N803
-        """Yield pairs of training and test indices."""
+        """Yield the training and test indices of each fold."""
         if y is None:
             problem = "LabeledKFold needs y, to tell labelled rows from unlabelled ones"
             raise InputError(f"{problem}; pass it to split")

@@ -15,42 +15,52 @@ from l2i.estimators.validation import encode_classes, validate_features
 
 
 class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
-    """A classifier that also learns from unlabelled rows, and imputes their labels.
+    """Classify with few labels: learn from unlabelled rows too, and impute their labels.
 
-    Parameters
-    ----------
-    method : name of a semi-supervised method ('l2i list' prints them), or 'auto' to choose by the
-        data; on a table with 20 labelled rows or more, 'auto' then cross-validates over them, and
-        trains on the labels alone if the unlabelled rows hurt
-    model : name of a network, 'auto', or a function (shape, outputs) -> nn.Module; the shape is
-        that of a sample as the network sees it, [E] for an encoded table and [C, H, W] for images
-    impute : whether L2I's outer step learns the labels, or the method is used as it is
-    steps, batch_size, learning_rate : chosen by the data if None
-    settings : any other fields of a run, as `l2i.replace` takes them: {"l2i": {"rho": 0.5}}
-    device : 'cpu', 'cuda' or 'auto'
-    random_state : seed of the initial weights and of all draws
-    verbose : whether to print costs during training
+    In `y`, −1, None or NaN marks an unlabelled row. If no row is unlabelled, the network is trained
+    on the labels alone.
 
-    X is a table [N, F] of numbers, a DataFrame with numbers and categories, or images [N, H, W] or
-    [N, C, H, W], which are quantised to 256 grey levels. In y, −1 (among strings: None or NaN)
-    marks an unlabelled row. Without such rows it trains on the labels alone. `sample_weight` is how
-    often a row is drawn, relative to others.
+    Args:
+        method: Name of a semi-supervised method ('l2i list' prints them), or 'auto' to choose one
+            by the data. On a table with at least 20 labelled rows, 'auto' also cross-validates, and
+            trains on the labels alone if the unlabelled rows hurt.
+        model: Name of a network, 'auto', or a function (shape, outputs) -> nn.Module. The shape is
+            that of one sample as the network sees it: [E] for an encoded table, [C, H, W] for
+            images.
+        impute: Take L2I's outer step; False trains the method without it.
+        steps: Number of training steps; None to choose by the data.
+        batch_size: Samples per mini-batch, labelled and unlabelled; None to choose by the data.
+        learning_rate: Initial learning rate; None to choose by the data.
+        settings: Other fields of a run, as for `l2i.replace`: {"l2i": {"rho": 0.5}}.
+        device: 'cpu', 'cuda' or 'auto'.
+        random_state: Seed of the initial weights and of all random draws.
+        verbose: Print the costs during training.
 
-    Attributes
-    ----------
-    classes_, n_features_in_, feature_names_in_ : as in scikit-learn
-    transduction_ : the label of each training row, given or imputed
-    label_distributions_ : class probabilities of each training row; a given label's is 1
-    history_ : costs C^T, C^U, C^H and gradient norms, one dict for each of about 20 intervals
-    helped_ : whether 'auto' found that unlabelled rows help; None if it was not tested
-    validation_ : if it was tested, the mean cross-validation error of each candidate
-    model_ : the averaged network, an nn.Module
-    run_ : the exact configuration
+    Attributes:
+        classes_: Class labels.
+        n_features_in_: Number of features seen in `fit`.
+        feature_names_in_: Names of the features, if X has string column names.
+        transduction_: Label of each training row, given or imputed.
+        label_distributions_: Class probabilities of each training row; one-hot for given labels.
+        history_: Costs C^T, C^U and C^H and gradient norms, one dict for each of about 20
+            intervals.
+        helped_: Whether 'auto' found that unlabelled rows help; None if it did not test.
+        validation_: Mean cross-validation error of each candidate, if 'auto' tested.
+        model_: The averaged network, an nn.Module.
+        run_: The configuration that was trained.
 
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Train on the labelled and unlabelled rows of X."""
+        """Train on the labelled and unlabelled rows of X.
+
+        Args:
+            X: A table [N, F] of numbers, a DataFrame of numbers and categories, or images [N, H, W]
+                or [N, C, H, W], which are quantised to 256 grey levels.
+            y: Class labels [N]; −1 (among strings: None or NaN) for an unlabelled row.
+            sample_weight: How often each row is drawn, relative to the others, [N].
+
+        """
         x = validate_features(self, X, reset=True)
         class_ids, self.classes_ = encode_classes(y)
         check_consistent_length(x, class_ids)
@@ -73,17 +83,21 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
 
 
 class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
-    """A regressor that also learns from unlabelled rows, and imputes their targets.
+    """Regress with few labels: learn from unlabelled rows too, and impute their targets.
 
-    Parameters, X and `sample_weight` are those of `L2IClassifier`. y is [N] or, for several targets
-    at once, [N, D]; NaN marks an unlabelled row, whose targets must then all be NaN. Without such
-    rows it trains on the labels alone.
+    In `y`, NaN marks an unlabelled row. If no row is unlabelled, the network is trained on the
+    labels alone. The parameters are those of `L2IClassifier`.
 
-    Attributes
-    ----------
-    n_features_in_, feature_names_in_ : as in scikit-learn
-    transduction_ : the target of each training row, given or imputed
-    helped_, validation_, history_, model_, run_ : as in `L2IClassifier`
+    Attributes:
+        n_features_in_: Number of features seen in `fit`.
+        feature_names_in_: Names of the features, if X has string column names.
+        transduction_: Target of each training row, given or imputed.
+        history_: Costs C^T, C^U and C^H and gradient norms, one dict for each of about 20
+            intervals.
+        helped_: Whether 'auto' found that unlabelled rows help; None if it did not test.
+        validation_: Mean cross-validation error of each candidate, if 'auto' tested.
+        model_: The averaged network, an nn.Module.
+        run_: The configuration that was trained.
 
     """
 
@@ -93,7 +107,15 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Train on the labelled and unlabelled rows of X."""
+        """Train on the labelled and unlabelled rows of X.
+
+        Args:
+            X: As for `L2IClassifier.fit`.
+            y: Targets [N] or, for several targets, [N, D]; NaN for an unlabelled row, in all of its
+                targets.
+            sample_weight: How often each row is drawn, relative to the others, [N].
+
+        """
         if y is None:
             problem = f"This {type(self).__name__} estimator requires y to be passed"
             raise InputError(f"{problem}, but the target y is None.")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which network, and its size."""
+    """Configure the network and its size."""
 
     name: str = "conv"
     """mlp, conv, wide-resnet, resnet, tcdcn, or encoder for texts."""
@@ -24,9 +24,9 @@ class ModelConfig:
     """encoder: a folder with weights and tokenizer in Hugging Face's format, or a name on its hub;
     'random' for an untrained BERT of this width and depth."""
     freeze: Literal["none", "embeddings", "encoder"] = "none"
-    """encoder: what to freeze: nothing, the word embeddings, or all but the head."""
+    """encoder: parameters to freeze: none, the word embeddings, or all but the head."""
     encoder_dropout: float | None = None
-    """encoder: dropout within it; by default as its configuration says."""
+    """encoder: dropout inside the encoder; by default that of its configuration."""
 
 
 class Classifier(nn.Module):

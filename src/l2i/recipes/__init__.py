@@ -36,12 +36,12 @@ def get_table(name: str) -> Table:
 
 
 def list_recipes() -> list[str]:
-    """List the names of all cells."""
+    """List the names of all recipes."""
     return [cell for name in TABLES for cell in get_table(name).cells]
 
 
 def get(name: str) -> Run:
-    """Return the run of a cell, to train as it is or to change with `l2i.replace`."""
+    """Return the run of a recipe, to train as it is or to change with `l2i.replace`."""
     return find_cell_table(name).get_run(name)
 
 

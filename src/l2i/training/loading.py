@@ -127,7 +127,20 @@ def check_same_split(folder: str | Path, other: str | Path) -> None:
 def load_model(
     folder: str | Path, *, splits: Splits | None = None, model: nn.Module | None = None
 ) -> nn.Module:
-    """Load the averaged model of a run in evaluation mode; `splits` and `model` as for `train`."""
+    """Load the averaged model of a run, in evaluation mode.
+
+    Args:
+        folder: Run folder.
+        splits: Your own splits, if the run was trained on them.
+        model: Your own network, if the run trained it.
+
+    Returns:
+        The averaged model.
+
+    Raises:
+        InputError: If the folder holds no run, or the run was trained on other data.
+
+    """
     trainer, _ = load_trainer(folder, splits=splits, model=model)
     teacher = trainer.teacher.model
     for p, trained in zip(teacher.parameters(), trainer.model.parameters(), strict=True):

@@ -38,11 +38,26 @@ def train(
     label: str | None = None,
     on_evaluation: EvalCallback | None = None,
 ) -> Result:
-    """Train or resume `run` in its folder, and return its result; a finished run is not repeated.
+    """Train or resume a run in its folder; a finished run is not trained again.
 
-    `splits` and `model` may be your own; config.json does not describe them. `label` is the run's
-    name in the progress bar. `on_evaluation` is called with the trainer and the step at every
-    evaluation; in a resumed run, some steps come twice.
+    Args:
+        run: The configuration.
+        splits: Your own data, in place of the dataset that the run names; config.json does not
+            describe it.
+        model: Your own network, trained in place.
+        quiet: Print nothing.
+        label: Name of the run in the progress bar.
+        on_evaluation: Called with the trainer and the step at every evaluation. In a resumed run,
+            some steps come twice.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: If the configuration or the data is wrong, or the folder holds another run.
+        NonFiniteCost: If a cost or gradient is not finite.
+        Stopped: If a signal stopped the run; its state is saved.
+
     """
     with StopRequest() as stop:
         opened = _open_training(run, stop, splits=splits, model=model, quiet=quiet, label=label)

@@ -29,11 +29,11 @@ OnProgress = Callable[[int], None]
 
 
 class Trainer:
-    """The state of a run and its steps: `for t in range(run.steps): trainer.step(t)`.
+    """Hold the state of a run and take its steps, without a run folder.
 
-    Then `compute_metrics` evaluates the averaged model. `splits` (see `Splits.from_arrays`) and
-    `model`, any nn.Module, may be your own. `l2i.train` adds a run folder. Processes that share the
-    run (`l2i.distributed.init_distributed`) all hold the same state after every step.
+    Use it as in `for t in range(run.steps): trainer.step(t)`; `compute_metrics` then evaluates the
+    averaged model. `l2i.train` adds a run folder, evaluation and checkpoints. Processes that share
+    a run (`l2i.distributed.init_distributed`) hold the same state after every step.
     """
 
     def __init__(
@@ -44,9 +44,14 @@ class Trainer:
         model: nn.Module | None = None,
         expected_state: Params | None = None,
     ) -> None:
-        """Build the parts of a run and try its first step, so that wrong input is found here.
+        """Build the parts of a run and try its first step, so that wrong input fails here.
 
-        `expected_state` is the checkpoint to be loaded: the network must have its shapes.
+        Args:
+            run: The configuration.
+            splits: Your own data (see `Splits.from_arrays`); by default the run's dataset.
+            model: Your own network, any nn.Module; by default the run's.
+            expected_state: A checkpoint to be loaded later; the network must have its shapes.
+
         """
         self._build(run, splits, model, expected_state)
         self._sanity_check()
@@ -137,7 +142,7 @@ class Trainer:
         return "eager" if self.step_graph is None or self.step_graph.capture_failed else "graph"
 
     def step(self, t: int, *, outer: bool | None = None) -> None:
-        """Take step t of Algorithm 1, with its outer step if that is due or `outer` says so."""
+        """Take step t of Algorithm 1; `outer` overrides whether it includes the outer step."""
         self.flat.check_storage(self.params)
         self.scalars.set_step(t)
         if self.uses_rng and self.group.size > 1:  # every process has its own dropout masks

@@ -64,14 +64,17 @@ class ColumnLayout(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """The augmentations of a view, applied in this order; the defaults leave samples unchanged."""
+    """Configure the augmentations of a view, applied in this order.
+
+    The defaults leave samples unchanged.
+    """
 
     crop: int = 0
     """Side of a random crop of larger images; 0 for none. Evaluation crops the centre."""
     shift: int = 0
     """Random shift of images, by up to this many pixels: a random crop of the padded image."""
     padding: Padding = "constant"
-    """What comes in at the edges of a shifted image: zeros, or its reflection."""
+    """Padding of a shifted image: zeros, or its reflection."""
     flip: bool = False
     """Random horizontal flip; not for labels that distinguish left from right."""
     randaugment: int = 0
@@ -82,9 +85,9 @@ class Augment:
     """Standard deviation of Gaussian noise, in the data's units: grey levels for 8-bit images, and
     standard deviations for a table's numbers; its categories have none."""
     cutout: int = 0
-    """Side of a square that is erased at a random place."""
+    """Side of a square that is erased at a random position; 0 for none."""
     fill: float = 0.0
-    """Value of pixels that cutout and RandAugment leave without one."""
+    """Pixel value for areas that cutout erases and RandAugment leaves empty."""
 
     def __call__(
         self,

@@ -39,13 +39,16 @@ class Vocabulary(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenAugment:
-    """Perturbations of a text, applied in this order; the defaults leave it unchanged."""
+    """Configure the augmentations of a text, applied in this order.
+
+    The defaults leave texts unchanged.
+    """
 
     paraphrase: float = 0.0
     """Probability of replacing a text by one of its back-translations, if it has any."""
     replace: float = 0.0
-    """Fraction of words to replace by uninformative ones, of low TF-IDF as in UDA; a text that was
-    replaced by a back-translation keeps its words."""
+    """Fraction of words to replace by uninformative ones (low TF-IDF, as in UDA), except in
+    back-translations."""
 
     def __call__(self, versions: Tensor, generator: Generator, vocabulary: Vocabulary) -> Tensor:
         """Perturb ids [B, L] or, with the back-translations of each text, [B, versions, L]."""
@@ -70,10 +73,20 @@ def _find_words(ids: Tensor, is_special: Tensor, is_continuation: Tensor) -> tup
 def build_vocabulary(
     ids: Tensor, *, pad_id: int, is_special: Tensor, is_continuation: Tensor
 ) -> Vocabulary:
-    """Compute statistics of texts [N, L] (Xie et al., 2020, appendix), with tokens as words.
+    """Compute the statistics of texts that word replacement needs (Xie et al., 2020, appendix).
 
-    A replacement w is drawn in proportion to max S − S(w), where S(w) is the sum of w's TF-IDF over
-    all texts, among the words that are somewhere a single token.
+    A replacement w is drawn with a probability proportional to max S − S(w), where S(w) is the sum
+    of w's TF-IDF over all texts. Only words that occur as a single token are drawn.
+
+    Args:
+        ids: Token ids of the texts, [N, L].
+        pad_id: Id of the padding token.
+        is_special: Mask of tokens that are not words, [V].
+        is_continuation: Mask of tokens that continue the word before them, [V].
+
+    Returns:
+        The vocabulary, for `Splits.from_arrays`.
+
     """
     documents, frequency, is_whole_word = _count_tokens(ids, is_special, is_continuation)
     if not is_whole_word.any():

@@ -1,1 +1,1 @@
-"""The study of when imputing helps (docs/study.md): problems, tuned arms, single settings."""
+"""When does imputing help? Small problems, tuned arms, and single settings of L2I."""

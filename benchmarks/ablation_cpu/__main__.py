@@ -1,4 +1,4 @@
-"""The command `python -m benchmarks.ablation`: train what is missing, or show what is stored."""
+"""The command `python -m benchmarks.ablation_cpu`: train missing runs, or show stored ones."""
 
 from __future__ import annotations
 
@@ -21,65 +21,66 @@ from l2i.registry import make_unknown_error
 from l2i.torchrun import world_size
 
 if TYPE_CHECKING:
-    from benchmarks.ablation.runner import AblationStudy
-    from benchmarks.ablation.store import Record
+    from benchmarks.ablation_cpu.runner import AblationStudy
+    from benchmarks.ablation_cpu.store import Record
+
+
+DEFAULT_FOLDER = "benchmarks/ablation_cpu/results"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyOptions:
-    """Train small problems without L2I, with it, with its control, and with single changes.
+class AblationOptions:
+    """Train small problems without L2I, with L2I, with a control, and with single changes to L2I.
 
-    PROBLEM is one or more names, as digits-fixmatch; all by default ('--dry-run' shows them).
-    Stored runs are not trained again, so that an interrupted study resumes. Several processes may
-    share a folder, each with its own
-    problems, part or seeds: what two of them begin at the same time is trained twice.
+    PROBLEM is one or more names, such as digits-fixmatch; all by default ('--dry-run' lists them).
+    Stored runs are not trained again, so an interrupted ablation resumes. Several processes may
+    share a folder if each has its own problems, part or seeds.
     """
 
-    part: Literal["pace", "tuning", "arms", "settings", "course", "all"] = "all"
-    """pace: how much longer a step takes with L2I; tuning: a rate and a λ for each arm, by
-    validation error; arms: the tuned arms, on fresh seeds; settings: one of L2I's changed at a
-    time; course: runs probed during training."""
+    part: Literal["pace", "tuning", "arms", "settings", "dynamics", "all"] = "all"
+    """pace: the slowdown of a step by L2I; tuning: learning rate and λ of each arm, by validation
+    error; arms: the tuned arms on fresh seeds; settings: one setting of L2I changed at a time;
+    dynamics: runs probed during training. With --from, the part to show."""
     seeds: str | None = None
-    """FIRST:LAST, the seeds from FIRST up to LAST, exclusive; by default 0:8 for arms, 0:5 for
-    settings and 0:3
-    for course."""
-    save_results: str = "results/study"
-    """Folder for what is found, PROBLEM.jsonl, a line a run."""
+    """FIRST:LAST, the seeds from FIRST up to but not including LAST; by default 0:8 for arms, 0:5
+    for settings and 0:3 for dynamics."""
+    save_results: str = DEFAULT_FOLDER
+    """Folder for the records: PROBLEM.jsonl, one line per run."""
     dry_run: bool = False
-    """Say what would be trained, and train nothing."""
+    """Print what would be trained, and train nothing."""
     from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """Train nothing: print the tables of what such a folder holds."""
+    """Train nothing: print the tables of the records in such a folder."""
     markdown: bool = False
-    """Print the tables as Markdown, as docs/study.md has them."""
+    """With --from, print the tables as Markdown, as in benchmarks/ablation_cpu/README.md."""
     plots: str | None = None
-    """With --from, folder to write gains.png, settings.png and course.png to."""
+    """With --from, folder to write gains.png, settings.png and dynamics.png to."""
     data: DataLocation = field(default_factory=DataLocation)
     """Where the data is."""
 
 
-PROG = "python -m benchmarks.ablation"
+PROG = "python -m benchmarks.ablation_cpu"
 DEFAULT_SEEDS: dict[str, Sequence[int]] = {
     "arms": range(8),
     "settings": range(5),
-    "course": range(3),
+    "dynamics": range(3),
 }
-READ_ONLY_OPTIONS = ("from_", "markdown", "plots")  # options that matter where nothing is trained
+READ_ONLY_OPTIONS = ("from_", "markdown", "plots")  # only for stored records
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run the study; what goes wrong is one line on stderr."""
-    return report_errors(run_study, arguments)
+    """Run the command and return its exit code; errors are one line on stderr."""
+    return report_errors(run_ablation, arguments)
 
 
-def run_study(arguments: list[str]) -> int:
-    """Small problems, trained and compared."""
+def run_ablation(arguments: list[str]) -> int:
+    """Train, describe or show the parts that the arguments select."""
     if world_size() > 1:
-        raise InputError(f"'{PROG}' is for one process; start it without torchrun")
-    handle_help_flag(arguments, StudyOptions, f"{PROG} [PROBLEM …]")
+        raise InputError(f"'{PROG}' runs in one process; start it without torchrun")
+    handle_help_flag(arguments, AblationOptions, f"{PROG} [PROBLEM …]")
     names = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    options = parse_options(StudyOptions, arguments[len(names) :], PROG, StudyOptions())
+    options = parse_options(AblationOptions, arguments[len(names) :], PROG, AblationOptions())
     check_options(options)
-    from benchmarks.ablation.grid import PROBLEMS
+    from benchmarks.ablation_cpu.grid import PROBLEMS
 
     for name in names:
         if name not in PROBLEMS:
@@ -96,52 +97,50 @@ def run_study(arguments: list[str]) -> int:
     return 0
 
 
-def check_options(options: StudyOptions) -> None:
-    """Raise where options do not go together."""
+def check_options(options: AblationOptions) -> None:
+    """Raise if options exclude each other."""
     for option in fields(options):
-        is_set = getattr(options, option.name) != getattr(StudyOptions(), option.name)
+        is_set = getattr(options, option.name) != getattr(AblationOptions(), option.name)
         flag = (
             "--data.root"
             if option.name == "data"
             else f"--{option.name.strip('_').replace('_', '-')}"
         )
-        if is_set and options.from_ is not None and option.name not in READ_ONLY_OPTIONS:
+        if is_set and options.from_ is not None and option.name not in (*READ_ONLY_OPTIONS, "part"):
             raise InputError(
                 f"{flag} does not go with --from, which trains nothing; leave one of them out"
             )
         if is_set and options.from_ is None and option.name in READ_ONLY_OPTIONS:
-            raise InputError(f"{flag} shows what is kept; add --from {options.save_results}")
+            raise InputError(f"{flag} shows stored records; add --from {options.save_results}")
 
 
-def parse_seeds(options: StudyOptions) -> range | None:
-    """The seeds that are asked for."""
-    from benchmarks.ablation.grid import TUNING_SEEDS
+def parse_seeds(options: AblationOptions) -> range | None:
+    """Return the seeds set by the options, if any."""
+    from benchmarks.ablation_cpu.grid import TUNING_SEEDS
 
     if options.seeds is None:
         return None
     if options.part in ("pace", "tuning"):
         raise InputError(
-            f"--seeds does not matter for --part {options.part}, whose seeds are fixed; leave it "
-            "out"
+            f"--seeds has no effect on --part {options.part}, whose seeds are fixed; leave it out"
         )
     match = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4})", options.seeds)
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not first < last <= TUNING_SEEDS[0]:
         raise InputError(
-            "--seeds takes FIRST:LAST, as 0:8 for the seeds 0 to 7, below the "
-            f"{TUNING_SEEDS[0]:,} that settings are chosen "
-            f"on; it was given '{options.seeds}'"
+            "--seeds takes FIRST:LAST, such as 0:8 for the seeds 0 to 7; seeds from "
+            f"{TUNING_SEEDS[0]:,} on are for tuning; got '{options.seeds}'"
         )
     return range(first, last)
 
 
 def plan_parts(
-    names: list[str], options: StudyOptions
+    names: list[str], options: AblationOptions
 ) -> Iterator[tuple[AblationStudy, str, Sequence[int]]]:
-    """The parts of each problem, in the order in which they are trained, with their seeds."""
-    from benchmarks.ablation.grid import PROBLEMS, TUNING_SEEDS
-    from benchmarks.ablation.runner import DYNAMICS_PROBLEMS, AblationStudy
-    from benchmarks.ablation.store import PARTS, RecordStore
+    """Yield the parts of each problem with their seeds, in training order."""
+    from benchmarks.ablation_cpu.grid import PROBLEMS, TUNING_SEEDS
+    from benchmarks.ablation_cpu.runner import DYNAMICS_PROBLEMS, AblationStudy
+    from benchmarks.ablation_cpu.store import PARTS, RecordStore
 
     custom_seeds = parse_seeds(options)
     for name in names or PROBLEMS:
@@ -151,16 +150,16 @@ def plan_parts(
         )
         for part in PARTS if options.part == "all" else (options.part,):
             if (
-                part != "course"
+                part != "dynamics"
                 or name in DYNAMICS_PROBLEMS
-                or (names and options.part == "course")
+                or (names and options.part == "dynamics")
             ):
                 yield ablation, part, custom_seeds or DEFAULT_SEEDS.get(part, TUNING_SEEDS)
 
 
-def train_missing(names: list[str], options: StudyOptions) -> None:
-    """Train what is not kept yet, a line a run on stderr."""
-    from benchmarks.ablation.runner import training_dynamics
+def train_missing(names: list[str], options: AblationOptions) -> None:
+    """Train what is not stored yet; progress is one line per run on stderr."""
+    from benchmarks.ablation_cpu.runner import training_dynamics
 
     parts = list(plan_parts(names, options))
     try:
@@ -181,21 +180,23 @@ def train_missing(names: list[str], options: StudyOptions) -> None:
             ablation.run_settings(seeds)
         else:
             training_dynamics(ablation, seeds)
-    print(f"Saved to {options.save_results}; '{PROG} --from {options.save_results}' shows it.")
+    print(
+        f"Saved to {options.save_results}; '{PROG} --from {options.save_results}' shows the tables."
+    )
 
 
 def describe_part(ablation: AblationStudy, part: str, seeds: Sequence[int]) -> str:
-    """How much of a part is there, and how much is to be trained."""
+    """Describe how many runs a part has, and how many of them are stored."""
     lines, run_keys = ablation.store.read_records(), list_run_keys(ablation, part, seeds)
     num_stored = sum(any(run_key.items() <= line.items() for line in lines) for run_key in run_keys)
     unit = "measurement" if part == "pace" else "run"
     count = f"{len(run_keys)} {unit}{'s' * (len(run_keys) > 1)}"
-    return f"{ablation.problem.name}, {part}: {count}, {num_stored} kept already"
+    return f"{ablation.problem.name}, {part}: {count}, {num_stored} stored"
 
 
 def list_run_keys(ablation: AblationStudy, part: str, seeds: Sequence[int]) -> list[Record]:
-    """What tells the runs of a part from others."""
-    from benchmarks.ablation.grid import ARMS, DYNAMICS_ARMS, TUNING_GRID, iter_settings
+    """Return the fields that identify each run of a part."""
+    from benchmarks.ablation_cpu.grid import ARMS, DYNAMICS_ARMS, TUNING_GRID, iter_settings
 
     if part == "pace":
         return [{"part": part}]
@@ -204,12 +205,12 @@ def list_run_keys(ablation: AblationStudy, part: str, seeds: Sequence[int]) -> l
     elif part == "arms":
         try:
             pairs = {arm: [ablation.select_hyperparameters(arm)] for arm in ARMS}
-        except InputError:  # not tuned yet, so that nothing can be kept
+        except InputError:  # not tuned yet, so nothing can be stored
             pairs = {arm: [(0.0, 0.0)] for arm in ARMS}
     else:
         names = (
             DYNAMICS_ARMS
-            if part == "course"
+            if part == "dynamics"
             else (name for name, _ in iter_settings(ablation.problem.make_run("l2i")))
         )
         return [{"part": part, "arm": name, "seed": seed} for name in names for seed in seeds]
@@ -221,17 +222,18 @@ def list_run_keys(ablation: AblationStudy, part: str, seeds: Sequence[int]) -> l
     ]
 
 
-def show_results(names: list[str], folder: str, options: StudyOptions) -> None:
-    """Show what is kept."""
-    from benchmarks.ablation.results import load_results
-    from benchmarks.ablation.tables import build_sheets, print_sheet, render_sheet_markdown
+def show_results(names: list[str], folder: str, options: AblationOptions) -> None:
+    """Print the tables of stored records, and plot them if requested."""
+    from benchmarks.ablation_cpu.results import load_results
+    from benchmarks.ablation_cpu.tables import build_sheets, print_sheet, render_sheet_markdown
 
     results = load_results(folder, names)
-    result_sheets = build_sheets(results)
+    result_sheets = [
+        sheet for sheet in build_sheets(results) if options.part in (sheet.part, "all")
+    ]
     if not result_sheets:
         print_stderr(
-            f"{folder} has no part yet that is complete; '{PROG} --save-results {folder}' goes on",
-            0,
+            f"{folder} has no complete part to show; '{PROG} --save-results {folder}' resumes", 0
         )
     elif incomplete := [
         result.problem.name
@@ -239,19 +241,22 @@ def show_results(names: list[str], folder: str, options: StudyOptions) -> None:
         if result.select_records(part="arms") and not result.get_arm_metrics()
     ]:
         print_stderr(
-            f"not complete yet, so not among the arms: {', '.join(incomplete)}; '{PROG} "
-            f"--save-results {folder}' goes on",
+            f"left out of the arms as incomplete: {', '.join(incomplete)}; '{PROG} "
+            f"--save-results {folder}' resumes",
             0,
         )
     if options.markdown:
+        with_heading = options.part == "all"
         print_utf8(
-            "\n".join(render_sheet_markdown(sheet, str(Path(folder))) for sheet in result_sheets)
+            "\n".join(
+                render_sheet_markdown(sheet, with_heading=with_heading) for sheet in result_sheets
+            )
         )
     else:
         for sheet in result_sheets:
             print_sheet(sheet)
     if options.plots is not None:
-        from benchmarks.ablation.plots import save_plots
+        from benchmarks.ablation_cpu.plots import save_plots
 
         print(
             *save_plots(results, options.plots),

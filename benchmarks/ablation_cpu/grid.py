@@ -1,4 +1,4 @@
-"""The problems, arms and settings of the ablation study."""
+"""The problems, arms and settings of the ablation."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ DYNAMICS_ARMS: tuple[Arm, ...] = (
     "baseline",
     "control",
     "l2i",
-)  # arms that are looked at on their way
+)  # arms that are probed during training
 TUNING_GRID = (
     (1.0, 1.0),
     (0.5, 1.0),
     (2.0, 1.0),
     (1.0, 0.3),
     (1.0, 3.0),
-)  # times the recipe's rate and λ
+)  # factors of the recipe's learning rate and λ
 TUNING_SEEDS = (1000, 1001)  # seeds that settings are chosen on
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A method and data set with few labels: the recipe with L2I; its twins are the other arms."""
+    """A method on a data set with few labels; the recipe with L2I defines all arms."""
 
     name: str
     cell: str
@@ -82,28 +82,28 @@ def look_ahead(eta: float, **paper: Any) -> dict[str, Any]:
 
 
 SETTING_GROUPS: dict[str, dict[str, dict[str, Any] | None]] = {
-    "what it is compared with": {
+    "reference": {
         "without L2I": {"update": "off"},
-        "ρ 0.3, where the others start from": {},
-        "control: an ordinary gradient": {"ablation": "direct_gradient"},
+        "L2I, ρ 0.3": {},
+        "control: direct gradient": {"ablation": "direct_gradient"},
     },
-    "ρ constant": {f"ρ {rho:g}": {"rho": rho} for rho in (0.03, 0.1, 1.0, 3.0)},
-    "ρ on a schedule": {
-        "ρ 1, falling to 0": REMOVED,
-        "ρ 1, following λ": REMOVED,
-        "ρ 1, fading with C^H (p = 1/2)": REMOVED,
-        "ρ 1, fading with C^H (p = 1)": REMOVED,
-        "ρ 3, fading with C^H (p = 1/2)": REMOVED,
-        "ρ 1, gradient not lengthened": {"rho": 1.0, "preserve_step_norm": True},
-        "ρ 3, gradient not lengthened": {"rho": 3.0, "preserve_step_norm": True},
-        "from a fifth of the steps on": REMOVED,
-        "from half of the steps on": REMOVED,
-        "every fifth step": {"every": 5},
+    "constant ρ": {f"ρ {rho:g}": {"rho": rho} for rho in (0.03, 0.1, 1.0, 3.0)},
+    "schedule": {
+        "ρ 1, decaying to 0": REMOVED,
+        "ρ 1, ramped up with λ": REMOVED,
+        "ρ 1, decaying with C^H (p = 1/2)": REMOVED,
+        "ρ 1, decaying with C^H (p = 1)": REMOVED,
+        "ρ 3, decaying with C^H (p = 1/2)": REMOVED,
+        "ρ 1, step norm preserved": {"rho": 1.0, "preserve_step_norm": True},
+        "ρ 3, step norm preserved": {"rho": 3.0, "preserve_step_norm": True},
+        "from 20 % of the steps": REMOVED,
+        "from 50 % of the steps": REMOVED,
+        "every 5th step": {"every": 5},
     },
-    "the inner step": {
+    "inner step": {
         **{f"η {eta:g}": look_ahead(eta) for eta in (0.01, 1.0, 100.0)},
         "η 1 with C^T": look_ahead(1.0, inner_supervised=True),
-        "η 1, all parameters move": REMOVED,
+        "η 1, all parameters": REMOVED,
         "exact": {"hypergradient": "exact"},
         "exact, K = 2, η 1": {"hypergradient": "exact", **look_ahead(1.0, inner_steps=2)},
         "exact, K = 3, η 1": {"hypergradient": "exact", **look_ahead(1.0, inner_steps=3)},
@@ -112,7 +112,7 @@ SETTING_GROUPS: dict[str, dict[str, dict[str, Any] | None]] = {
     "labels and distance": {
         "learnable labels (L)": {"labels": "learnable"},
         **dict.fromkeys(
-            ("cross-entropy", "sharpened", "masked", "before the softmax", "squashed by tanh"),
+            ("cross-entropy", "sharpened", "masked", "logits, not probabilities", "through tanh"),
             REMOVED,
         ),
     },
@@ -121,18 +121,12 @@ SETTING_GROUPS: dict[str, dict[str, dict[str, Any] | None]] = {
         "batch × 1/4": {"batch": 0.25},
         "batch × 4": {"batch": 4.0},
     },
-    "the paper's rule": {
+    "paper update, inner cost C^T + C^U": {
         **{
-            f"η {eta:g}, one optimizer": {
-                "update": "paper",
-                **look_ahead(eta, inner_supervised=True),
-            }
+            f"η {eta:g}": {"update": "paper", **look_ahead(eta, inner_supervised=True)}
             for eta in (0.01, 1.0, 100.0)
         },
-        **{
-            f"η 1, an optimizer of its own at {fraction:g} of the rate": REMOVED
-            for fraction in (1.0, 0.1, 0.01)
-        },
+        **{f"η 1, own optimizer, lr × {fraction:g}": REMOVED for fraction in (1.0, 0.1, 0.01)},
     },
 }
 GROUP_BY_SETTING = {

@@ -1,4 +1,4 @@
-"""Plots of the study: gains by problem, settings, and the course of training."""
+"""Plots of the ablation: gains by problem, settings, and training dynamics."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.ablation.grid import DYNAMICS_ARMS, GROUP_BY_SETTING, SETTING_GROUPS, Arm
-from benchmarks.ablation.results import (
+from benchmarks.ablation_cpu.grid import DYNAMICS_ARMS, GROUP_BY_SETTING, SETTING_GROUPS, Arm
+from benchmarks.ablation_cpu.results import (
     BASELINE_SETTING,
     ProblemResults,
     SeedMetrics,
     compute_percent_changes,
     select_with_metrics,
 )
-from benchmarks.ablation.store import Record
-from benchmarks.ablation.tables import ARM_LABELS, DIFFERENCE_COLUMNS
+from benchmarks.ablation_cpu.store import Record
+from benchmarks.ablation_cpu.tables import ARM_LABELS, DIFFERENCE_COLUMNS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
@@ -31,37 +31,35 @@ ARM_COLORS: dict[Arm, str] = {
 }
 ARM_MARKERS: dict[Arm, str] = {"baseline": "o", "longer": "s", "control": "^"}
 DIVERGED_COLOR = "#d62728"
-LINEAR_THRESHOLD = (
-    10.0  # per cent, up to which changes are drawn to scale; beyond, by their logarithm
-)
+LINEAR_THRESHOLD = 10.0  # %, up to which the axis of changes is linear; beyond, it is logarithmic
 DYNAMICS_TITLES = (
     "C^H",
-    "‖g_outer‖ / ‖g_base‖, as it came",
-    "error of the model's labels",
-    "an update's change, in %, of C^H (—)\nand of the test cost (- -)",
+    "‖g_outer‖ / ‖g_base‖, before scaling",
+    "error of the imputed labels",
+    "change by an outer update, in %,\nof C^H (—) and the test cost (- -)",
 )
 ValueGetter = Callable[[Record], float | None]
 
 
 def save_plots(results: list[ProblemResults], folder: str) -> list[Path]:
-    """Write the pictures that there is something for, and return their paths."""
+    """Write the plots of all parts that have records, and return their paths."""
     return [
         save_figure(figure, Path(folder) / f"{name}.png") for name, figure in make_figures(results)
     ]
 
 
 def make_figures(results: list[ProblemResults]) -> Iterator[tuple[str, Figure]]:
-    """Each picture with its name."""
+    """Yield each plot with its name."""
     if arm_results := select_with_metrics(results, ProblemResults.get_arm_metrics):
         yield "gains", plot_gains(arm_results)
     if setting_results := select_with_metrics(results, ProblemResults.get_setting_metrics):
         yield "settings", plot_settings(setting_results)
-    if dynamics_results := [result for result in results if result.select_records(part="course")]:
-        yield "course", plot_training_dynamics(dynamics_results)
+    if dynamics_results := [result for result in results if result.select_records(part="dynamics")]:
+        yield "dynamics", plot_training_dynamics(dynamics_results)
 
 
 def plot_gains(rows: list[tuple[ProblemResults, dict[Arm, SeedMetrics]]]) -> Figure:
-    """Each problem's differences, in % of its baseline's error."""
+    """Plot each problem's differences, in % of its baseline's error."""
     figure = make_figure(9, 1.6 + 0.75 * len(rows))
     axes = figure.subplots()
     axes.axvline(0, color="grey", linewidth=1)
@@ -92,15 +90,15 @@ def plot_gains(rows: list[tuple[ProblemResults, dict[Arm, SeedMetrics]]]) -> Fig
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(
-        "L2I minus the other, in % of the baseline's error, mean ± standard error; left of 0, "
-        "L2I is better"
+        "L2I minus the other arm, in % of the baseline's error, mean ± standard error; "
+        "negative: L2I is better"
     )
     figure.legend(loc="outside upper center", ncols=len(DIFFERENCE_COLUMNS))
     return figure
 
 
 def plot_settings(columns: list[tuple[ProblemResults, dict[str, SeedMetrics]]]) -> Figure:
-    """Every setting's change, a column a problem."""
+    """Plot the change by every setting, one column per problem."""
     names = [
         name
         for name in GROUP_BY_SETTING
@@ -114,7 +112,7 @@ def plot_settings(columns: list[tuple[ProblemResults, dict[str, SeedMetrics]]]) 
     positions = {label: position for position, label in enumerate(labels)}
     title = (
         "Change of the error by one setting, in % of the error without L2I;\n"
-        "left of 0, better; ×: runs diverged"
+        "negative is better; ×: runs diverged"
     )
     width, height = 3.6 + 1.2 * len(columns), 1.3 + 0.2 * len(labels)
     figure = make_figure(width, height, title, fontsize=11)
@@ -132,7 +130,7 @@ def plot_settings(columns: list[tuple[ProblemResults, dict[str, SeedMetrics]]]) 
 
 
 def format_problem_title(result: ProblemResults) -> str:
-    """A problem's name: the data, and the method."""
+    """Return a problem's title: data set and method."""
     dataset = result.problem.cell.partition("/")[0]
     return f"{dataset}\n{result.problem.name.removeprefix(f'{dataset}-')}"
 
@@ -140,7 +138,7 @@ def format_problem_title(result: ProblemResults) -> str:
 def plot_setting_changes(
     axes: Axes, metrics: dict[str, SeedMetrics], positions: dict[str, int]
 ) -> None:
-    """The settings of one problem, a group a color; a cross where runs diverged."""
+    """Plot the settings of one problem, one colour per group; a cross if runs diverged."""
     axes.axvline(0, color="grey", linewidth=1)
     groups = list(SETTING_GROUPS)
     for name, position in positions.items():
@@ -171,7 +169,7 @@ def plot_setting_changes(
 
 
 def plot_training_dynamics(results: list[ProblemResults]) -> Figure:
-    """Costs, gradients, imputed labels and what an update does, over the steps: a row a problem."""
+    """Plot costs, gradients, imputed labels and effects of updates, one row per problem."""
     figure = make_figure(13, 0.6 + 2.5 * len(results))
     grid = figure.subplots(len(results), 4, squeeze=False)
     for result, row in zip(results, grid, strict=True):
@@ -194,8 +192,8 @@ def plot_training_dynamics(results: list[ProblemResults]) -> Figure:
 
 
 def plot_arm_dynamics(row: list[Axes], result: ProblemResults, arm: Arm) -> None:
-    """An arm's lines, means over its seeds."""
-    lines = result.select_records(part="course", arm=arm)
+    """Plot an arm, means over its seeds."""
+    lines = result.select_records(part="dynamics", arm=arm)
     panels: list[tuple[Axes, ValueGetter, str]] = [
         (row[0], lambda record: record.get("c_h"), "-"),
         (row[1], lambda record: record.get("grad_ratio_raw"), "-"),
@@ -215,15 +213,15 @@ def plot_arm_dynamics(row: list[Axes], result: ProblemResults, arm: Arm) -> None
 
 
 def average_over_runs(lines: list[Record], get_value: ValueGetter) -> list[tuple[int, float]]:
-    """A value over the steps, the mean over runs."""
+    """Return the mean of a value over runs at each step."""
     values_by_step: dict[int, list[float]] = {}
-    for record in (record for line in lines for record in line["course"]):
+    for record in (record for line in lines for record in line["dynamics"]):
         if (step_value := get_value(record)) is not None:
             values_by_step.setdefault(record["step"], []).append(step_value)
     return [(step, mean(values)) for step, values in sorted(values_by_step.items())]
 
 
 def compute_percent_change(record: Record, cost: str) -> float | None:
-    """What an outer update does to a cost, in % of it."""
+    """Return the change of a cost by an outer update, in % of the cost."""
     before, after = record.get(f"{cost}_before"), record.get(f"{cost}_after")
     return 100 * (after - before) / before if before else None

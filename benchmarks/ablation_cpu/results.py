@@ -1,4 +1,4 @@
-"""What the records of an ablation study come to: hyper-parameters, metrics by arm and setting."""
+"""Results of the ablation's records: hyper-parameters, metrics by arm and setting."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from statistics import mean
 from typing import TypeVar
 
-from benchmarks.ablation.grid import ARMS, GROUP_BY_SETTING, PROBLEMS, Arm, Problem
-from benchmarks.ablation.runner import AblationStudy
-from benchmarks.ablation.store import Record, RecordStore
+from benchmarks.ablation_cpu.grid import ARMS, GROUP_BY_SETTING, PROBLEMS, Arm, Problem
+from benchmarks.ablation_cpu.runner import AblationStudy
+from benchmarks.ablation_cpu.store import Record, RecordStore
 
 from l2i.config import Run
 from l2i.errors import InputError
 
-BASELINE_SETTING = next(iter(GROUP_BY_SETTING))  # what a setting is compared with
+BASELINE_SETTING = next(iter(GROUP_BY_SETTING))  # the reference of all settings
 
 
 RMSE_DATASETS = (
     "diabetes",
     "friedman",
-)  # data sets whose figure is the RMSE; that of others is an error in %
+)  # data sets whose metric is the RMSE; others have an error in %
 
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ SeedMetrics = dict[int, float | None]  # by seed; None where the run diverged
 
 @dataclass(frozen=True)
 class ProblemResults:
-    """The lines of one problem."""
+    """The records of one problem."""
 
     problem: Problem
     store: RecordStore
@@ -65,11 +65,11 @@ class ProblemResults:
         return list(first_records.values())
 
     def select_hyperparameters(self, arm: Arm) -> tuple[float, float]:
-        """The rate and λ that an arm was given for the comparison."""
+        """Return the factors of learning rate and λ selected for an arm."""
         return AblationStudy(self.problem, self.store, None, str).select_hyperparameters(arm)
 
     def is_tuned(self) -> bool:
-        """Whether every arm has all its trials."""
+        """Return whether every arm has all its trials."""
         try:
             return all(map(self.select_hyperparameters, ARMS))
         except InputError:
@@ -96,11 +96,11 @@ class ProblemResults:
         )
 
     def get_slowdown(self) -> float | None:
-        """How many times as long a step takes with L2I, where that was measured."""
+        """Return the slowdown of a step by L2I, if it was measured."""
         return next((line["ratio"] for line in self.select_records(part="pace")), None)
 
     def get_setting_metrics(self) -> dict[str, SeedMetrics]:
-        """Each setting's figures, where there are those to compare them with."""
+        """Return each setting's metrics; empty without those of the reference."""
         metrics_by_setting = {
             name: index_by_seed(self.select_records(part="settings", arm=name))
             for name in GROUP_BY_SETTING
@@ -114,21 +114,21 @@ class ProblemResults:
 
 
 def load_results(folder: str, names: Iterable[str]) -> list[ProblemResults]:
-    """What a folder holds of these problems, in the study's order."""
+    """Load the records of these problems from a folder, in the ablation's order."""
     directory = Path(folder)
     if not directory.is_dir():
         raise InputError(
-            f"{folder} is not a folder; give the one that holds PROBLEM.jsonl, which 'python -m "
-            "benchmarks.ablation' writes"
+            f"{folder} is not a folder; choose one with PROBLEM.jsonl files, as 'python -m "
+            "benchmarks.ablation_cpu' writes them"
         )
     unknown_files = [
         path for path in sorted(directory.glob("*.jsonl")) if path.stem not in PROBLEMS
     ]
     if unknown_files:
         raise InputError(
-            f"{unknown_files[0]} is of no problem of the study ('python -m benchmarks.ablation "
-            "--dry-run' shows them); give a folder of a study, "
-            "as results/study"
+            f"{unknown_files[0]} is not named after a problem ('python -m benchmarks.ablation_cpu "
+            "--dry-run' lists them); choose a folder of this ablation, such as "
+            "benchmarks/ablation_cpu/results"
         )
     results = [
         ProblemResults(PROBLEMS[name], RecordStore(directory / f"{name}.jsonl")) for name in names
@@ -136,26 +136,26 @@ def load_results(folder: str, names: Iterable[str]) -> list[ProblemResults]:
     nonempty = [result for result in results if result.records]
     if not nonempty:
         raise InputError(
-            f"{folder} holds nothing of the study; 'python -m benchmarks.ablation --save-results "
-            f"{folder}' trains it and keeps it there"
+            f"{folder} holds no records; 'python -m benchmarks.ablation_cpu --save-results "
+            f"{folder}' trains and stores them"
         )
     return nonempty
 
 
 def index_by_seed(lines: Iterable[Record]) -> SeedMetrics:
-    """Figures by seed."""
+    """Return metrics by seed."""
     return {
         line["seed"]: line["metric"] for line in sorted(lines, key=lambda line: int(line["seed"]))
     }
 
 
 def drop_diverged(metrics: SeedMetrics) -> list[float]:
-    """The figures of the runs that did not diverge."""
+    """Return the metrics of the runs that did not diverge."""
     return [metric for metric in metrics.values() if metric is not None]
 
 
 def compute_differences(ours: SeedMetrics, theirs: SeedMetrics) -> list[float]:
-    """Ours less theirs, seed by seed, where neither diverged."""
+    """Return ours minus theirs, seed by seed, where neither diverged."""
     pairs = [(metric, theirs.get(seed)) for seed, metric in ours.items()]
     return [mine - other for mine, other in pairs if mine is not None and other is not None]
 
@@ -163,7 +163,7 @@ def compute_differences(ours: SeedMetrics, theirs: SeedMetrics) -> list[float]:
 def compute_percent_changes(
     ours: SeedMetrics, theirs: SeedMetrics, base: SeedMetrics
 ) -> list[float]:
-    """Ours less theirs, in % of the baseline's mean figure; nothing where that is 0."""
+    """Return ours minus theirs in % of the baseline's mean; empty if that is 0."""
     base_mean = mean(drop_diverged(base) or [0.0])
     return (
         [100 * difference / base_mean for difference in compute_differences(ours, theirs)]
@@ -175,5 +175,5 @@ def compute_percent_changes(
 def select_with_metrics(
     results: list[ProblemResults], get_metrics: Callable[[ProblemResults], T]
 ) -> list[tuple[ProblemResults, T]]:
-    """The problems that have figures of a part, with them."""
+    """Return the problems that have metrics of a part, with these."""
     return [(result, metrics) for result in results if (metrics := get_metrics(result))]

@@ -1,4 +1,4 @@
-"""Runs of the study without a folder: pace, tuning, arms, settings and course, in this order."""
+"""Train the ablation's runs: pace, tuning, arms, settings and dynamics, in this order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import mean
 
-from benchmarks.ablation.grid import (
+from benchmarks.ablation_cpu.grid import (
     ARMS,
     DYNAMICS_ARMS,
     TUNING_GRID,
@@ -16,7 +16,7 @@ from benchmarks.ablation.grid import (
     Problem,
     iter_settings,
 )
-from benchmarks.ablation.store import Record, RecordStore
+from benchmarks.ablation_cpu.store import Record, RecordStore
 
 from l2i.config import Run, replace
 from l2i.errors import InputError, NonFiniteCost
@@ -31,7 +31,7 @@ EvaluationCallback = Callable[[Trainer, int, dict[str, float]], None]
 
 
 def run_trial(run: Run, on_evaluation: EvaluationCallback | None = None) -> Record:
-    """The outcome of a run; its metric is None if its costs stopped being finite."""
+    """Train a run and return its record; the metric is None if it diverged."""
     with use_threads(run.threads):
         try:
             return train_to_end(run, on_evaluation)
@@ -40,7 +40,7 @@ def run_trial(run: Run, on_evaluation: EvaluationCallback | None = None) -> Reco
 
 
 def train_to_end(run: Run, on_evaluation: EvaluationCallback | None) -> Record:
-    """A run to its last step; the time of evaluations counts, that of `watch` does not."""
+    """Train to the last step; the time of evaluations counts, that of the callback does not."""
     trainer, curves, means = (
         Trainer(run),
         {"validation": MetricCurve(), "test": MetricCurve()},
@@ -94,26 +94,26 @@ PROBE_FRACTIONS = (
     0.03,
     0.06,
     *(tenth / 10 for tenth in range(1, 11)),
-)  # shares of the steps at which to look
+)  # fractions of the steps at which runs are probed
 NUM_PROBE_SAMPLES = (
-    1000  # unlabelled ones whose imputed labels are looked at, and test ones of the costs
+    1000  # unlabelled samples whose imputed labels are checked, and test samples of the costs
 )
 
 
 def training_dynamics(study: AblationStudy, seeds: Iterable[int]) -> None:
-    """Runs with the recipe's settings, looked at on their way."""
+    """Train the recipe's arms, probed during training."""
     for seed in seeds:
         for arm in DYNAMICS_ARMS:
-            key: Record = {"part": "course", "arm": arm, "seed": seed}
+            key: Record = {"part": "dynamics", "arm": arm, "seed": seed}
             if not study.store.find_records(**key):
                 run = study.prepare_run(
                     replace(study.problem.make_run(arm), probe_samples=NUM_PROBE_SAMPLES), seed
                 )
                 recorder = DynamicsRecorder(run)
-                line = {**key, **run_trial(run, recorder), "course": recorder.records}
+                line = {**key, **run_trial(run, recorder), "dynamics": recorder.records}
                 study.store.append(line)
                 study.on_progress(
-                    f"{study.problem.name}, course: {arm} {seed}: {line['metric']} in "
+                    f"{study.problem.name}, dynamics: {arm} {seed}: {line['metric']} in "
                     f"{line['seconds']} s"
                 )
 
@@ -126,7 +126,7 @@ class DynamicsRecorder:
         self.probe_steps = select_probe_steps(run)
         self.pending_readings: list[
             tuple[int, dict[str, float]]
-        ] = []  # steps that a reading is of, and its means
+        ] = []  # number of steps of each reading, and its means
         self.last_read_step = 0  # the step of the last reading
 
     def __call__(self, trainer: Trainer, step: int, means: dict[str, float]) -> None:
@@ -145,7 +145,7 @@ class DynamicsRecorder:
 
 
 def select_probe_steps(run: Run) -> set[int]:
-    """Return the evaluations nearest to the points; of two as near, the later."""
+    """Return the evaluations nearest to the probe fractions; of two as near, the later."""
     eval_steps = [
         step for step in range(1, run.steps + 1) if is_eval_step(step, run.steps, run.eval_every)
     ]
@@ -153,12 +153,12 @@ def select_probe_steps(run: Run) -> set[int]:
 
 
 def find_nearest_step(steps: Iterable[int], target: float) -> int:
-    """The step nearest to a place, the later of two as near."""
+    """Return the step nearest to the target, the later of two as near."""
     return min(steps, key=lambda step: (abs(step - target), -step))
 
 
 def average_readings(readings: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Means over all steps that the readings are of."""
+    """Return means over all steps of the readings."""
     steps = sum(count for count, _ in readings)
     names = [name for name in LOGGED_METRICS if all(name in means for _, means in readings)]
     return {name: sum(count * means[name] for count, means in readings) / steps for name in names}
@@ -175,7 +175,7 @@ ProgressCallback = Callable[[str], object]
 
 
 class AblationStudy:
-    """One problem: what is to be trained for it, and where it is kept."""
+    """Trains the runs of one problem and stores their records."""
 
     def __init__(
         self, problem: Problem, store: RecordStore, root: str | None, on_progress: ProgressCallback
@@ -187,7 +187,7 @@ class AblationStudy:
         return replace(run, seed=seed, device="cpu", data={"root": root})
 
     def get_slowdown(self) -> float:
-        """How many steps the method alone can take in the time of one with L2I; measured once."""
+        """Return the slowdown of a step by L2I; measured once."""
         records = self.store.find_records(part="pace")
         if not records:
             ratio = measure_slowdown(
@@ -204,7 +204,7 @@ class AblationStudy:
         return float(records[0]["ratio"])
 
     def run_arm(self, part: str, arm: Arm, seed: int, lr: float, weight: float) -> Record:
-        """A run of an arm, unless it is kept already."""
+        """Return the record of an arm's run, trained if it is not stored."""
         key: Record = {"part": part, "arm": arm, "seed": seed, "lr": lr, "weight": weight}
         records = self.store.find_records(**key)
         if records:
@@ -218,7 +218,7 @@ class AblationStudy:
         return self.run_and_store(key, run)
 
     def run_and_store(self, key: Record, run: Run) -> Record:
-        """Train, keep and tell."""
+        """Train a run, store its record and report it."""
         line = {**key, **run_trial(self.prepare_run(run, key["seed"]))}
         self.store.append(line)
         key_text = " ".join(str(value) for name, value in key.items() if name != "part")
@@ -229,16 +229,16 @@ class AblationStudy:
         return line
 
     def tune_arms(self) -> None:
-        """Run each arm with each pair of rate and λ, on seeds apart from the comparison's."""
+        """Run each arm with each pair of learning rate and λ, on the tuning seeds."""
         for lr, weight in TUNING_GRID:
             for seed in TUNING_SEEDS:
                 for arm in ARMS:
                     self.run_arm("tuning", arm, seed, lr, weight)
 
     def select_hyperparameters(self, arm: Arm) -> tuple[float, float]:
-        """Return the rate and λ with the best mean validation error; ties go to the lowest.
+        """Return the learning rate and λ with the best mean validation error; lowest if tied.
 
-        Of two lines of one run the first counts.
+        Of two records of one run the first counts.
         """
         metrics_by_pair = {trial: dict[int, float]() for trial in TUNING_GRID}
         for line in self.store.find_records(part="tuning", arm=arm):
@@ -254,14 +254,14 @@ class AblationStudy:
         )
 
     def compare_arms(self, seeds: Iterable[int]) -> None:
-        """Each arm, as it was tuned, on fresh seeds."""
+        """Run each tuned arm on fresh seeds."""
         hyperparameters = {arm: self.select_hyperparameters(arm) for arm in ARMS}
         for seed in seeds:
             for arm in ARMS:
                 self.run_arm("arms", arm, seed, *hyperparameters[arm])
 
     def run_settings(self, seeds: Iterable[int]) -> None:
-        """The recipe without L2I, with it, and with each setting changed."""
+        """Run the recipe without L2I, with L2I, and with each setting changed."""
         base = self.problem.make_run("l2i")
         for seed in seeds:
             for name, changed_run in iter_settings(base):

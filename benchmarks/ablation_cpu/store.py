@@ -1,4 +1,4 @@
-"""The records of an ablation study: one JSON line per run."""
+"""The records of the ablation: one JSON line per run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ablation.grid import ARMS, DYNAMICS_ARMS, GROUP_BY_SETTING
+from benchmarks.ablation_cpu.grid import ARMS, DYNAMICS_ARMS, GROUP_BY_SETTING
 
 from l2i.errors import InputError
 
@@ -19,11 +19,11 @@ ARMS_BY_PART = {
     "tuning": ARMS,
     "arms": ARMS,
     "settings": tuple(GROUP_BY_SETTING),
-    "course": DYNAMICS_ARMS,
-}  # arms of a part
+    "dynamics": DYNAMICS_ARMS,
+}
 
 
-MAX_ABS_VALUE = 1e300  # beyond it, a number is none that a run has come to
+MAX_ABS_VALUE = 1e300  # larger numbers are not results of a run
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RecordStore:
     path: Path
 
     def read_records(self) -> list[Record]:
-        """All of them, in the order in which they were written; each has what its part writes."""
+        """Return all records in the order in which they were written, after validation."""
         if not self.path.exists():
             return []
         try:
@@ -42,22 +42,22 @@ class RecordStore:
             ]
         except (OSError, ValueError, RecursionError):
             raise InputError(
-                f"{self.path} is damaged; restore it, or give another folder"
+                f"{self.path} is damaged; restore it, or choose a different folder"
             ) from None
         if not all(isinstance(line, dict) and "part" in line for line in records):
             raise InputError(
-                f"{self.path} holds no lines of a study; restore it, or give another folder"
+                f"{self.path} does not hold records of the ablation; restore it, or choose a "
+                "different folder"
             )
         for number, line in enumerate(records, 1):
             if not is_valid_record(line):
                 raise InputError(
-                    f"{self.path}, line {number}, is damaged, or of no such study; restore it, or "
-                    "remove it"
+                    f"{self.path}, line {number}, is not a valid record; restore it, or remove it"
                 )
         return records
 
     def find_records(self, **criteria: object) -> list[Record]:
-        """The lines with these values."""
+        """Return the records with these values."""
         return [
             line
             for line in self.read_records()
@@ -71,7 +71,7 @@ class RecordStore:
 
 
 def is_valid_record(line: Record) -> bool:
-    """Whether a line has what its part writes."""
+    """Return whether a record has the fields of its part."""
     part = line["part"]
     if part == "pace":
         return is_finite_number(line.get("ratio"))
@@ -88,12 +88,12 @@ def is_valid_record(line: Record) -> bool:
             part not in ("tuning", "arms")
             or (is_finite_number(line.get("lr")) and is_finite_number(line.get("weight")))
         )
-        and (part != "course" or is_valid_dynamics(line.get("course")))
+        and (part != "dynamics" or is_valid_dynamics(line.get("dynamics")))
     )
 
 
 def is_valid_dynamics(dynamics: object) -> bool:
-    """Whether these are records of a course: numbers, a step among them."""
+    """Return whether these are probes: numbers, including the step."""
     return isinstance(dynamics, list) and all(
         isinstance(entry, dict)
         and {"step", "pseudo_label_error"} <= entry.keys()
@@ -103,8 +103,8 @@ def is_valid_dynamics(dynamics: object) -> bool:
 
 
 def is_finite_number(value: object) -> bool:
-    """Whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float) and type(value) is not bool and abs(value) < MAX_ABS_VALUE
 
 
-PARTS = ("pace", "tuning", "arms", "settings", "course")
+PARTS = ("pace", "tuning", "arms", "settings", "dynamics")

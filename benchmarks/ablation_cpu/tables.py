@@ -1,4 +1,4 @@
-"""The tables of the study: arms, tuning, settings and the course of training."""
+"""The tables of the ablation: arms, tuning, settings and training dynamics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from benchmarks.ablation.grid import (
+from benchmarks.ablation_cpu.grid import (
     ARMS,
     DYNAMICS_ARMS,
     GROUP_BY_SETTING,
@@ -15,7 +15,7 @@ from benchmarks.ablation.grid import (
     TUNING_SEEDS,
     Arm,
 )
-from benchmarks.ablation.results import (
+from benchmarks.ablation_cpu.results import (
     BASELINE_SETTING,
     ProblemResults,
     SeedMetrics,
@@ -25,12 +25,12 @@ from benchmarks.ablation.results import (
     index_by_seed,
     select_with_metrics,
 )
-from benchmarks.ablation.runner import find_nearest_step
-from benchmarks.ablation.store import Record
+from benchmarks.ablation_cpu.runner import find_nearest_step
+from benchmarks.ablation_cpu.store import Record
 from rich.console import Console
 
 from l2i.experiments.formatting import format_mean_stderr, print_rows, render_markdown
-from l2i.experiments.plots import CHANGE_DESCRIPTION, format_mean_change
+from l2i.experiments.plots import format_mean_change
 
 ARM_LABELS: dict[Arm, str] = {
     "baseline": "baseline",
@@ -44,13 +44,13 @@ DIFFERENCE_COLUMNS: dict[str, Arm] = {
     "Δ control": "control",
 }
 MISSING_VALUE = "–"
-EARLY_FRACTION = 0.1  # share of the steps at which the course is shown, beside its end
+EARLY_FRACTION = 0.1  # fraction of the steps shown beside the end of training
 
 TableRow = Sequence[str]
 
 
 class Sheet(NamedTuple):
-    """What there is to show of a part: a sentence, and tables whose first rows are headings."""
+    """The tables of a part, with a caption; first rows are headings."""
 
     part: str
     title: str
@@ -58,7 +58,7 @@ class Sheet(NamedTuple):
 
 
 def build_sheets(results: list[ProblemResults]) -> list[Sheet]:
-    """Those that there are lines for."""
+    """Return the sheets of all parts that have records."""
     all_sheets = [
         build(results)
         for build in (
@@ -72,9 +72,9 @@ def build_sheets(results: list[ProblemResults]) -> list[Sheet]:
 
 
 def build_arms_sheet(results: list[ProblemResults]) -> Sheet:
-    """The comparison on fresh seeds."""
+    """Build the comparison of the tuned arms on fresh seeds."""
     rows: list[TableRow] = [
-        ("problem", "labels", *ARM_LABELS.values(), "time of a step", *DIFFERENCE_COLUMNS, "seeds")
+        ("problem", "labels", *ARM_LABELS.values(), "step time", *DIFFERENCE_COLUMNS, "seeds")
     ]
     for result, metrics in select_with_metrics(results, ProblemResults.get_arm_metrics):
         gain_cells = [
@@ -93,20 +93,20 @@ def build_arms_sheet(results: list[ProblemResults]) -> Sheet:
             )
         )
     title = (
-        "Test error in %, of diabetes and friedman RMSE, mean ± standard error over seeds; time "
-        "of a step: with L2I, "
-        "times that without; Δ: L2I minus the other, paired by seed; below 0, L2I is better."
+        "Test error in % (diabetes and friedman: RMSE), mean ± standard error over seeds. Step "
+        "time: with L2I, relative to the baseline. Δ: L2I minus the other arm, paired by seed; "
+        "negative means L2I is better."
     )
     return Sheet("arms", title, [rows])
 
 
 def format_slowdown(slowdown: float | None) -> str:
-    """How many times as long as without L2I, where it was measured."""
+    """Format the slowdown by L2I, if it was measured."""
     return MISSING_VALUE if slowdown is None else f"× {slowdown:.2f}"
 
 
 def format_metrics(metrics: SeedMetrics, digits: int) -> str:
-    """A mean, and how many runs diverged."""
+    """Format the mean, and how many runs diverged."""
     return append_diverged(
         metrics,
         format_mean_stderr(drop_diverged(metrics), digits) if drop_diverged(metrics) else "",
@@ -114,28 +114,28 @@ def format_metrics(metrics: SeedMetrics, digits: int) -> str:
 
 
 def format_gain(ours: SeedMetrics, theirs: SeedMetrics, digits: int) -> str:
-    """A paired difference, where there are pairs, and how many where some runs diverged."""
+    """Format the paired difference, and the number of pairs if some runs diverged."""
     paired = compute_differences(ours, theirs)
     pair_note = f" ({len(paired)} pair{'s' * (len(paired) > 1)})" if len(paired) < len(ours) else ""
     return format_mean_stderr(paired, digits, sign="+") + pair_note if paired else MISSING_VALUE
 
 
 def format_ranges(numbers: list[int]) -> str:
-    """Numbers in ascending order as 0–3, 8–11."""
+    """Format ascending numbers as in 0–3, 8–11."""
     firsts = [number for number in numbers if number - 1 not in numbers]
     lasts = [number for number in numbers if number + 1 not in numbers]
     return ", ".join(f"{a}–{b}" if a < b else f"{a}" for a, b in zip(firsts, lasts, strict=True))
 
 
 def append_diverged(metrics: SeedMetrics, cell: str) -> str:
-    """A cell, with how many of its runs diverged where some did."""
+    """Append to a cell how many of its runs diverged, if any."""
     count = sum(metric is None for metric in metrics.values())
     return ", ".join(filter(None, (cell, f"{count} of {len(metrics)} diverged" if count else "")))
 
 
 def build_tuning_sheet(results: list[ProblemResults]) -> Sheet:
-    """What each arm was given for the comparison."""
-    headings = ("chosen rate", "chosen λ", "validation figure of the choice", "trials × seeds")
+    """Build the table of the selected hyper-parameters."""
+    headings = ("learning rate", "λ", "validation metric", "trials × seeds")
     rows: list[TableRow] = [("problem", "arm", *headings)]
     for result in results:
         rows += [
@@ -144,16 +144,15 @@ def build_tuning_sheet(results: list[ProblemResults]) -> Sheet:
             if result.select_records(part="tuning") and result.is_tuned()
         ]
     title = (
-        f"Each arm had the same {len(TUNING_GRID)} trials; the rate and λ are times the recipe's, "
-        "chosen by the validation "
-        "figure, of equal ones the lowest rate, then the lowest λ, on seeds that the comparison "
-        "does not have."
+        f"Each arm had the same {len(TUNING_GRID)} trials. Learning rate and λ are factors of the "
+        "recipe's, selected by the validation metric (ties: lowest learning rate, then lowest λ) "
+        "on seeds that the comparison does not use."
     )
     return Sheet("tuning", title, [rows])
 
 
 def build_tuning_row(result: ProblemResults, arm: Arm) -> TableRow:
-    """An arm's choice."""
+    """Return the row of an arm's selected hyper-parameters."""
     lr, weight = result.select_hyperparameters(arm)
     lines = result.select_records(part="tuning", arm=arm, lr=lr, weight=weight)
     validation: SeedMetrics = {
@@ -171,7 +170,7 @@ def build_tuning_row(result: ProblemResults, arm: Arm) -> TableRow:
 
 
 def build_settings_sheet(results: list[ProblemResults]) -> Sheet:
-    """What a change of one setting comes to: a table a group, a column a problem."""
+    """Build the tables of single settings: one per group, one column per problem."""
     columns = select_with_metrics(results, ProblemResults.get_setting_metrics)
     tables: list[list[TableRow]] = []
     for group in SETTING_GROUPS:
@@ -191,9 +190,8 @@ def build_settings_sheet(results: list[ProblemResults]) -> Sheet:
             [[(group, *(result.problem.name for result, _ in columns)), *rows]] if rows else []
         )
     title = (
-        "Change of the error, in % of the baseline's: the run minus that without L2I, paired by "
-        "seed, mean ± standard "
-        "error; the first row has the baseline's own figure."
+        "Change of the metric in % of the baseline's, paired by seed, mean ± standard error. The "
+        "first row is the baseline's metric itself."
     )
     return Sheet("settings", title, tables)
 
@@ -201,7 +199,7 @@ def build_settings_sheet(results: list[ProblemResults]) -> Sheet:
 def format_setting_change(
     result: ProblemResults, metrics: dict[str, SeedMetrics], name: str
 ) -> str:
-    """A setting's cell: its change, and the number of seeds where it is not the baseline's."""
+    """Format a setting's change, and its number of seeds if not the baseline's."""
     if name not in metrics:
         return MISSING_VALUE
     ours, base = metrics[name], metrics[BASELINE_SETTING]
@@ -214,16 +212,16 @@ def format_setting_change(
 
 
 def format_seed_count(count: int) -> str:
-    """In words."""
+    """Format a number of seeds."""
     return f"{count} seed{'s' * (count > 1)}"
 
 
 def build_dynamics_sheet(results: list[ProblemResults]) -> Sheet:
-    """What happens on the way."""
+    """Build the table of the training dynamics."""
     headings = (
         "C^H",
         "‖g_outer‖/‖g_base‖",
-        "error of the model's labels",
+        "error of imputed labels",
         "change of C^H",
         "change of the test cost",
         "seeds",
@@ -231,7 +229,7 @@ def build_dynamics_sheet(results: list[ProblemResults]) -> Sheet:
     rows: list[TableRow] = [("problem", "arm", *headings)]
     for result in results:
         for arm in DYNAMICS_ARMS:
-            if lines := result.select_records(part="course", arm=arm):
+            if lines := result.select_records(part="dynamics", arm=arm):
                 count = append_diverged(index_by_seed(lines), str(len(lines)))
                 rows.append(
                     (
@@ -242,33 +240,34 @@ def build_dynamics_sheet(results: list[ProblemResults]) -> Sheet:
                     )
                 )
     title = (
-        "With the recipe's settings, means over seeds. a → b: after a tenth of the steps → at "
-        "the end. The ratio of "
-        f"the gradients is as it came, before ρ. Change: {CHANGE_DESCRIPTION}. There are some ten "
-        "a run."
+        "The recipe's settings, means over seeds; a → b: after 10 % of the steps → at the end. The "
+        "gradient ratio is before scaling to ρ. Change: a cost after one more step with its outer "
+        "update, minus the cost after that step without it; mean ± standard error over about ten "
+        "probes per run, and the share of probes at which the cost falls. C^H is on the hold-out "
+        "samples of the update itself."
     )
-    return Sheet("course", title, [rows])
+    return Sheet("dynamics", title, [rows])
 
 
 def iter_dynamics_cells(result: ProblemResults, lines: list[Record]) -> Iterator[str]:
-    """The cells of an arm's runs, of those that did not diverge."""
-    lines = [line for line in lines if line["metric"] is not None and line["course"]]
+    """Yield the cells of an arm's runs that did not diverge."""
+    lines = [line for line in lines if line["metric"] is not None and line["dynamics"]]
     digits = result.digits - 1 if result.digits == 2 else result.digits
     yield format_early_and_final(lines, "c_h", lambda value: f"{value:.2g}")
     yield format_early_and_final(lines, "grad_ratio_raw", lambda value: f"{value:.2g}")
     yield format_early_and_final(lines, "pseudo_label_error", lambda value: f"{value:.{digits}f}")
     for cost in ("c_h", "test_cost"):
-        yield format_mean_change([line["course"] for line in lines], cost)
+        yield format_mean_change([line["dynamics"] for line in lines], cost)
 
 
 def format_early_and_final(
     lines: list[Record], name: str, format_value: Callable[[float], str]
 ) -> str:
-    """A value early and at the end."""
+    """Format a value early in training and at the end."""
     early_and_final = [
-        (find_early_record(line)[name], line["course"][-1][name])
+        (find_early_record(line)[name], line["dynamics"][-1][name])
         for line in lines
-        if all(name in r for r in line["course"])
+        if all(name in r for r in line["dynamics"])
     ]
     return (
         " → ".join(format_value(mean(values)) for values in zip(*early_and_final, strict=True))
@@ -277,20 +276,20 @@ def format_early_and_final(
 
 
 def find_early_record(line: Record) -> Record:
-    """The record of a run nearest to a tenth of its steps."""
-    records: dict[int, Record] = {record["step"]: record for record in line["course"]}
+    """Return the probe nearest to a tenth of a run's steps."""
+    records: dict[int, Record] = {record["step"]: record for record in line["dynamics"]}
     return records[find_nearest_step(records, EARLY_FRACTION * line["steps"])]
 
 
-def render_sheet_markdown(sheet: Sheet, folder: str) -> str:
-    """The block of docs/study.md, with the comments that it stands between."""
+def render_sheet_markdown(sheet: Sheet, *, with_heading: bool) -> str:
+    """Return the caption and tables of a part as Markdown."""
     tables = [render_markdown(rows, code=rows[0][0] == "problem") for rows in sheet.tables]
-    start = f"<!-- python -m benchmarks.ablation --from {folder} --markdown: {sheet.part} -->"
-    return "\n".join([f"{start}\n{sheet.title}\n", *tables]) + "<!-- end -->\n"
+    heading = [f"### {sheet.part}\n"] if with_heading else []
+    return "\n".join([*heading, f"{sheet.title}\n", *tables])
 
 
 def print_sheet(sheet: Sheet) -> None:
-    """Print the tables as a person reads them."""
+    """Print the tables of a part for the terminal."""
     Console(highlight=False, markup=False, soft_wrap=True).print(f"{sheet.part}: {sheet.title}")
     for rows in sheet.tables:
         print_rows(rows, left_aligned=("arm",))

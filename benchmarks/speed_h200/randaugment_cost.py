@@ -1,4 +1,7 @@
-"""RandAugment's time as a share of a WRN-28-2 step, forward and backward, on the same batch."""
+"""Time RandAugment against forward and backward of WRN-28-2 on the same batch.
+
+python -m benchmarks.speed_h200.randaugment_cost [BATCH [REPETITIONS]]
+"""
 
 import statistics
 import sys
@@ -14,7 +17,7 @@ from l2i.models.resnet import build_wide_resnet
 
 
 def milliseconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Median over repetitions, after one to warm up."""
+    """Return the median time over repetitions, after one to warm up."""
     times = []
     for _ in range(repeats + 1):
         begun = time.perf_counter()

@@ -1,4 +1,9 @@
-"""The time of a step of one run, and of a round of steps of several, each on its own stream."""
+"""Time one step of several runs with different seeds, each on its own CUDA stream.
+
+    python -m benchmarks.speed_h200.seeds_at_once [GROUP [SEEDS [REPETITIONS]]]
+
+The groups are those of `l2i bench`.
+"""
 
 import statistics
 import sys
@@ -39,9 +44,7 @@ def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
                     trainer.step(next(steps))
         for _, own, _ in trainers[:seeds]:
             if device.type == "cuda":
-                torch.cuda.current_stream(device).wait_stream(
-                    own.stream
-                )  # what is timed ends when all have
+                torch.cuda.current_stream(device).wait_stream(own.stream)  # wait for all
 
     rounds(WARMUP_STEPS[device.type], most)
     times: dict[int, list[float]] = {seeds: [] for seeds in range(1, most + 1)}
@@ -56,7 +59,7 @@ def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
     for seeds, actual in times.items():
         ms = statistics.median(actual)
         print(
-            f"{group}, {seeds} at once: {ms:.2f} ms a round, {ms / seeds:.2f} ms a seed, "
+            f"{group}, {seeds} at once: {ms:.2f} ms per round, {ms / seeds:.2f} ms per seed, "
             f"{ms / one:.2f} × one run"
         )
 

@@ -1,6 +1,8 @@
-"""Where the time of a step goes on a GPU.
+"""Profile a training step on a GPU: the time of its kernels by kind.
 
-`python step_profile.py GROUP VARIANT`, of those that `l2i bench` has.
+    python -m benchmarks.speed_h200.step_profile [GROUP [VARIANT]]
+
+Groups and variants are those of `l2i bench`.
 """
 
 import sys
@@ -17,7 +19,7 @@ from l2i.experiments.benchmark.cases import make_splits, select_cases
 from l2i.experiments.benchmark.timing import BenchTrainer, measure_ms
 from l2i.experiments.options import BenchOptions
 
-# a kind of work -> what the names of its kernels have in them; the first that fits counts
+# kind of work -> parts of its kernels' names; the first match counts
 KINDS = {
     "BatchNorm and activation, forward": ("normalise_kernel", "statistics_kernel"),
     "BatchNorm and activation, backward": ("project_kernel", "products_kernel"),
@@ -26,14 +28,14 @@ KINDS = {
     "convolutions, forward": ("fprop", "convolve"),
     "residual sums": ("CUDAFunctor_add<c10::BFloat16>",),
 }
-REST = "all else: draws, augmentation, head, costs, optimizer, averages"
-STEPS = 24  # a multiple of every recipe's steps from one outer step to the next
+REST = "everything else: sampling, augmentation, head, costs, optimizer, EMA"
+STEPS = 24  # a multiple of every recipe's period of outer steps
 
-Kernel = tuple[str, float, float]  # name, first and last µs
+Kernel = tuple[str, float, float]  # name, start and end in µs
 
 
 def kernels_of(stepping: BenchTrainer) -> list[Kernel]:
-    """Those of some steps, in their order."""
+    """Return the kernels of some steps in order."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as actual:
         stepping.run_steps(STEPS)
@@ -52,7 +54,7 @@ def kind_of(name: str) -> str:
 
 
 def busy(kernels: list[Kernel]) -> float:
-    """µs in which at least one kernel runs."""
+    """Return the µs in which at least one kernel runs."""
     total, until = 0.0, 0.0
     for _, first, last in kernels:
         total += max(0.0, last - max(first, until))
@@ -61,7 +63,7 @@ def busy(kernels: list[Kernel]) -> float:
 
 
 def one_at_a_time(stepping: BenchTrainer) -> None:
-    """Print what each kind of work takes where its kernels have the device for themselves."""
+    """Print the time of each kind of work when kernels run one at a time."""
     spent: dict[str, list[float]] = defaultdict(list)
     for name, first, last in kernels_of(stepping):
         spent[kind_of(name)].append(last - first)
@@ -69,19 +71,16 @@ def one_at_a_time(stepping: BenchTrainer) -> None:
     for kind, times in sorted(spent.items(), key=lambda pair: -sum(pair[1])):
         share = f"{sum(times) / STEPS:7.0f} µs {100 * sum(times) / whole:4.0f} %"
         print(f"{share} {len(times) / STEPS:6.0f} kernels  {kind}")
-    print(f"{whole / STEPS:7.0f} µs of kernels a step, one at a time")
+    print(f"{whole / STEPS:7.0f} µs of kernels per step, one at a time")
 
 
 def in_streams(stepping: BenchTrainer) -> None:
-    """Print how the recorded step keeps the device busy."""
+    """Print how busy the captured step keeps the device."""
     ms = measure_ms(lambda: stepping.run_steps(STEPS), stepping.trainer.device) / STEPS
     kernels = kernels_of(stepping)
     span = max(last for *_, last in kernels) - kernels[0][1]
     at_once = sum(last - first for _, first, last in kernels) / span
-    print(
-        f"{1e3 * ms:7.0f} µs a recorded step, its streams side by side and the next batch drawn "
-        "beside them"
-    )
+    print(f"{1e3 * ms:7.0f} µs per captured step, with concurrent streams and a prefetched batch")
     print(
         f"        a kernel runs {100 * busy(kernels) / span:.0f} % of the time, "
         f"{at_once:.1f} at once on average"
@@ -95,7 +94,7 @@ def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
     except InputError as error:
         sys.exit(str(error))
     if not torch.cuda.is_available():
-        print("the profile is that of a GPU, and there is none")
+        print("a profile needs a GPU, and none was found")
         return
     run, splits = case.run, make_splits(group, device, case.run)
     print(f"{group} {variant}")

@@ -1,6 +1,8 @@
-"""A step's time and memory on a GPU, by which of its parts share a stream.
+"""Measure the time and memory of a step on a GPU, by which of its parts share a stream.
 
-`python stream_plans.py GROUP VARIANT`
+    python -m benchmarks.speed_h200.stream_plans [GROUP [VARIANT]]
+
+Groups and variants are those of `l2i bench`.
 """
 
 import gc
@@ -34,7 +36,7 @@ BLOCKS, STEPS, WARM_UP = 4, 60, 12
 
 
 def measured(run: Run, splits: Splits, plan: StreamPlan | None) -> tuple[float, float]:
-    """Milliseconds a step, and MiB reserved."""
+    """Return the milliseconds per step and the MiB reserved."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -57,10 +59,10 @@ def main(group: str = "mean-teacher", variant: str = "last-layer") -> None:
     except InputError as error:
         sys.exit(str(error))
     if not torch.cuda.is_available():
-        print("CUDA streams need a GPU, and there is none")
+        print("CUDA streams need a GPU, and none was found")
         return
     run, splits = case.run, make_splits(group, device, case.run)
-    measured(run, splits, None)  # so that cuDNN has chosen its algorithms
+    measured(run, splits, None)  # lets cuDNN choose its algorithms
     for name, plan in PLANS.items():
         ms, held = measured(run, splits, plan)
         print(f"{group} {variant}, {name}: {ms:.2f} ms, {held:.0f} MiB", flush=True)

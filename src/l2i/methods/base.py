@@ -96,7 +96,7 @@ class OneForward(Method):
 
     one_forward: bool = False
     """Pass labelled samples and views (or their mixed rows) in one forward with shared BatchNorm
-    statistics, as FixMatch's code does, instead of one forward each (docs/results.md). Outer steps
+    statistics, as FixMatch's code does, instead of one forward each (benchmarks/). Outer steps
     are not affected."""
 
 

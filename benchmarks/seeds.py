@@ -1,6 +1,6 @@
 """Print the final metric of every run in folders of results, seed by seed, as Markdown.
 
-    python -m benchmarks.seeds FOLDER/TABLE … [--cells CELL …] [--means]
+    python -m benchmarks.seeds FOLDER/TABLE … [--cells CELL …] [--means | --no-means]
 
 Δ is the paired difference of a cell with L2I from its baseline. A run that was stopped before its
 result was written counts by its evaluations.
@@ -60,7 +60,9 @@ def run_command(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER/TABLE")
     parser.add_argument("--cells", nargs="+", default=[], metavar="CELL")
-    parser.add_argument("--means", action="store_true", help="leave single seeds out")
+    columns = parser.add_mutually_exclusive_group()
+    columns.add_argument("--means", action="store_true", help="leave single seeds out")
+    columns.add_argument("--no-means", action="store_true", help="leave means out")
     options = parser.parse_args(arguments)
     metrics_by_folder = {folder: read_metrics(folder) for folder in options.folders}
     seeds = sorted(
@@ -88,8 +90,11 @@ def run_command(arguments: Sequence[str]) -> int:
                     str(len(by_seed)),
                 ]
             )
-    empty = [k for k in range(len(rows[0])) if not any(row[k] for row in rows[1:])]
-    rows = [[cell for k, cell in enumerate(row) if k not in empty] for row in rows]
+    hidden = ("mean", "Δ", "seeds") if options.no_means else ()
+    kept = [
+        k for k, name in enumerate(rows[0]) if any(r[k] for r in rows[1:]) and name not in hidden
+    ]
+    rows = [[row[k] for k in kept] for row in rows]
     print(render_markdown(rows), end="")
     return 0
 

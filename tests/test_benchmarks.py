@@ -1,5 +1,6 @@
 """The pages under benchmarks/ show what their files give, and every file is shown."""
 
+import importlib.util
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.ablation_cpu.grid import ARMS, PROBLEMS
 from benchmarks.pages import BLOCK, ROOT, find_blocks, list_pages, run_block
 
+from l2i.cli import run_command
 from l2i.training.evaluation import compute_final_metric, extract_curve
 from l2i.training.metrics import parse_metrics
 
@@ -119,6 +121,36 @@ def test_manifest_describes_the_results(folder: Path) -> None:
             assert conditions["hardware"] in manifest["hardware"], path
             for name, versions in manifest["versions"].items():
                 assert conditions["versions"].get(name, versions[0]) in versions, path
+
+
+@by_folder
+def test_commands_are_valid(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Plan, but do not train, what the manifest and the page tell the reader to run."""
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    scripts = [run["command"] for run in read_manifest(folder)["runs"]]
+    scripts += re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S)
+    for line in "\n".join(scripts).replace("\\\n", " ").splitlines():
+        words = [word for text in shlex.split(line, comments=True) for word in expand_braces(text)]
+        words = [str(tmp_path) if word == "FOLDER" else word for word in words]
+        words = [word.replace("MINILM", str(tmp_path)) for word in words]
+        if words[:2] in (["l2i", "compare"], ["l2i", "train"]) and "--from" not in words:
+            if "--save-results" in words:
+                place = words.index("--save-results")
+                del words[place : place + 2]
+            assert run_command([*words[1:], "--dry-run"]) == 0, (line, capsys.readouterr().err)
+        elif "-m" in words:
+            assert importlib.util.find_spec(words[words.index("-m") + 1]), line
+
+
+def expand_braces(word: str) -> list[str]:
+    """Expand {a,b} as a shell does."""
+    match = re.search(r"\{([^{}]+)\}", word)
+    if not match:
+        return [word]
+    starts = [word[: match.start()] + option for option in match[1].split(",")]
+    return [each for start in starts for each in expand_braces(start + word[match.end() :])]
 
 
 def iter_conditions(path: Path) -> Iterator[dict]:

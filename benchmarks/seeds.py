@@ -82,7 +82,7 @@ def run_command(arguments: Sequence[str]) -> int:
             paired = {s: by_seed[s] - reference[s] for s in by_seed if s in reference}
             rows.append(
                 [
-                    f"{table.name}/{cell}",
+                    f"{table.name}/{cell}" if len(metrics_by_folder) > 1 else cell,
                     *(f"{by_seed[s]:.{decimals}f}" if s in by_seed else "" for s in columns),
                     format_mean_stderr(by_seed.values(), decimals),
                     *(f"{paired[s]:+.{decimals}f}" if s in paired else "" for s in columns),

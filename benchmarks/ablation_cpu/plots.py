@@ -90,8 +90,7 @@ def plot_gains(rows: list[tuple[ProblemResults, dict[Arm, SeedMetrics]]]) -> Fig
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(
-        "L2I minus the other arm, in % of the baseline's error, mean ± standard error; "
-        "negative: L2I is better"
+        "L2I minus the other arm, in % of the baseline's error (negative: L2I is better)"
     )
     figure.legend(loc="outside upper center", ncols=len(DIFFERENCE_COLUMNS))
     return figure

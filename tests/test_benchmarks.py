@@ -78,6 +78,12 @@ def test_values_in_prose_are_from_generated_blocks(page: Path) -> None:
     assert find_values(BLOCK.sub("", text)) <= find_values(read_generated(page))
 
 
+@pytest.mark.parametrize("page", list_pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
 @by_folder
 def test_results_are_those_of_their_evaluations(folder: Path) -> None:
     for path in folder.rglob("*-seed*.json"):

@@ -11,21 +11,23 @@ from l2i import recipes, replace, train
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+SPEED = ROOT / "benchmarks" / "speed_h200"
 
 
-def run(script: str, folder: Path, *arguments: str) -> str:
-    command = [sys.executable, str(EXAMPLES / script), *arguments]
+def run(script: Path, folder: Path, *arguments: str) -> str:
+    command = [sys.executable, str(script), *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def test_own_loop_runs_and_is_short(tmp_path: Path) -> None:
     assert len((EXAMPLES / "own_loop.py").read_text().splitlines()) <= 40
-    assert float(run("own_loop.py", tmp_path).split()[2]) < 25
+    assert float(run(EXAMPLES / "own_loop.py", tmp_path).split()[2]) < 25
 
 
 def test_own_data_runs_and_tells_methods_apart(tmp_path: Path) -> None:
-    *errors, imputed = run("own_data.py", tmp_path).splitlines()
+    *errors, imputed = run(EXAMPLES / "own_data.py", tmp_path).splitlines()
     assert [line.split(":")[0] for line in errors] == [
         "cancer-supervised-off",
         "cancer-fixmatch-off",
@@ -36,17 +38,17 @@ def test_own_data_runs_and_tells_methods_apart(tmp_path: Path) -> None:
 
 
 def test_randaugment_costs_at_most_a_tenth_of_a_training_step(tmp_path: Path) -> None:
-    printed = run("randaugment_cost.py", tmp_path, "32", "2")
+    printed = run(SPEED / "randaugment_cost.py", tmp_path, "32", "2")
     assert float(printed.split()[-2]) <= 10
 
 
 def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
-    run("contact_sheet.py", tmp_path, "sheet.png")
+    run(EXAMPLES / "contact_sheet.py", tmp_path, "sheet.png")
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_seeds_at_once_are_set_against_one(tmp_path: Path) -> None:
-    printed = run("seeds_at_once.py", tmp_path, "landmarks", "2", "1").splitlines()
+    printed = run(SPEED / "seeds_at_once.py", tmp_path, "landmarks", "2", "1").splitlines()
     assert [line.partition(":")[0] for line in printed] == [
         "landmarks, 1 at once",
         "landmarks, 2 at once",
@@ -57,9 +59,9 @@ def test_seeds_at_once_are_set_against_one(tmp_path: Path) -> None:
 def test_unseen_hold_out_samples_are_set_against_the_labelled_ones(tmp_path: Path) -> None:
     settings = {"device": "cpu", "steps": 60, "out": str(tmp_path / "run"), "threads": 1}
     train(replace(recipes.get("digits/mean-teacher-40"), **settings), quiet=True)
-    printed = run(
-        "unseen_holdout.py", tmp_path, "run", "--looks", "3", "--json", "found.jsonl"
-    ).splitlines()
+    script = ROOT / "benchmarks" / "cifar-wrn10-1_cpu" / "unseen_holdout.py"
+    arguments = ("run", "--probes", "3", "--save-results", "found.jsonl")
+    printed = run(script, tmp_path, *arguments).splitlines()
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
     kinds = [f"hold-out {line['holdout']}, through {line['through']}" for line in lines]
     assert kinds == [
@@ -75,12 +77,12 @@ def test_unseen_hold_out_samples_are_set_against_the_labelled_ones(tmp_path: Pat
 
 
 def test_the_profile_of_a_step_is_for_a_gpu(tmp_path: Path) -> None:
-    assert ("at once" if torch.cuda.is_available() else "there is none") in run(
-        "step_profile.py", tmp_path
+    assert ("at once" if torch.cuda.is_available() else "none was found") in run(
+        SPEED / "step_profile.py", tmp_path
     )
 
 
 def test_stream_plans_are_for_a_gpu(tmp_path: Path) -> None:
-    assert ("MiB" if torch.cuda.is_available() else "there is none") in run(
-        "stream_plans.py", tmp_path, "landmarks"
+    assert ("MiB" if torch.cuda.is_available() else "none was found") in run(
+        SPEED / "stream_plans.py", tmp_path, "landmarks"
     )

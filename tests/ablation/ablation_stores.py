@@ -1,4 +1,4 @@
-"""Recipes of a few steps for the study, what its command says, and books written by hand."""
+"""Recipes of a few steps, output of the ablation's command, and records written by hand."""
 
 import json
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from benchmarks.ablation.grid import ARMS, TUNING_GRID, TUNING_SEEDS
+from benchmarks.ablation_cpu.grid import ARMS, TUNING_GRID, TUNING_SEEDS
 
 from l2i import Run, recipes, replace
 from l2i.recipes.table import Cell
@@ -23,7 +23,7 @@ class Said(NamedTuple):
 
     def table(self, part: str, which: int = 0) -> list[list[str]]:
         """The rows of a Markdown table within a part's block."""
-        block = self.out.partition(f"--markdown: {part} -->\n")[2].partition("<!-- end -->")[0]
+        block = self.out.partition(f"### {part}\n")[2].partition("\n### ")[0]
         tables = [text for text in block.split("\n\n") if text.startswith("|")]
         rows = [
             line.removeprefix("| ").removesuffix(" |").split(" | ")
@@ -68,7 +68,7 @@ def saved(part: str, arm: str, seed: int, metric: float | None, **more: Any) -> 
 def tuned(
     validation: Callable[[str, float, float], float | None] = lambda arm, lr, weight: lr + weight,
 ) -> Lines:
-    """Every trial, with such validation figures."""
+    """Every trial, with such validation metrics."""
     return [
         {
             **saved("tuning", arm, seed, 50.0, lr=lr, weight=weight),

@@ -1,10 +1,10 @@
-"""The study by its command, with recipes of a few steps."""
+"""The ablation by its command, with recipes of a few steps."""
 
 from pathlib import Path
 
 import pytest
 from ablation_stores import Call, Said, shrink
-from benchmarks.ablation.__main__ import run_command as run_ablation
+from benchmarks.ablation_cpu.__main__ import run_command as run_ablation
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that the command has filled, part after part."""
-    folder = tmp_path_factory.mktemp("study")
+    folder = tmp_path_factory.mktemp("ablation")
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, "digits")
         for part, seeds in {
@@ -24,7 +24,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "tuning": (),
             "arms": ("0:3",),
             "settings": ("0:1",),
-            "course": ("0:1",),
+            "dynamics": ("0:1",),
         }.items():
             chosen = [word for given in seeds for word in ("--seeds", given)]
             assert (

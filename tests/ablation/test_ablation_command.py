@@ -1,4 +1,4 @@
-"""`python -m benchmarks.ablation` as a person uses it: what it trains, keeps and refuses."""
+"""`python -m benchmarks.ablation_cpu` as a user runs it: what it trains, stores and refuses."""
 
 import json
 import shutil
@@ -8,8 +8,8 @@ from statistics import mean
 
 import pytest
 from ablation_stores import STEPS, Call, lines_of, saved, shrink, tuned, write
-from benchmarks.ablation.grid import ARMS, PROBLEMS, TUNING_GRID, TUNING_SEEDS, iter_settings
-from benchmarks.ablation.runner import run_trial
+from benchmarks.ablation_cpu.grid import ARMS, PROBLEMS, TUNING_GRID, TUNING_SEEDS, iter_settings
+from benchmarks.ablation_cpu.runner import run_trial
 
 from l2i import replace
 
@@ -25,7 +25,7 @@ def test_every_run_is_a_line(trained: Path) -> None:
         "tuning": tuning,
         "arms": 3 * len(ARMS),
         "settings": settings,
-        "course": 3,
+        "dynamics": 3,
     }
     assert [path.name for path in trained.iterdir()] == [f"{DIGITS}.jsonl"]
 
@@ -82,18 +82,18 @@ def test_nothing_is_trained_twice(
     tiny: None, trained: Path, tmp_path: Path, ablation: Call
 ) -> None:
     folder = shutil.copytree(trained, tmp_path / "kept")
-    for part in ("pace", "tuning", "arms", "settings", "course"):
+    for part in ("pace", "tuning", "arms", "settings", "dynamics"):
         seeds = {
             "arms": ("--seeds", "0:3"),
             "settings": ("--seeds", "0:1"),
-            "course": ("--seeds", "0:1"),
+            "dynamics": ("--seeds", "0:1"),
         }.get(part, ())
         said = ablation(DIGITS, "--part", part, "--save-results", folder, *seeds)
         assert (said.code, said.err) == (0, "")
     assert lines_of(folder) == lines_of(trained)
 
 
-def test_a_study_that_was_cut_goes_on_to_the_same_metrics(
+def test_an_interrupted_ablation_resumes_to_the_same_metrics(
     tiny: None, trained: Path, tmp_path: Path, ablation: Call
 ) -> None:
     whole = lines_of(trained)
@@ -113,11 +113,11 @@ def test_a_dry_run_counts_and_trains_nothing(
     settings = len(list(iter_settings(PROBLEMS[DIGITS].make_run("l2i"))))
     said = ablation(DIGITS, "--dry-run", "--save-results", tmp_path / "new")
     assert said.out.splitlines() == [
-        f"{DIGITS}, pace: 1 measurement, 0 kept already",
-        f"{DIGITS}, tuning: 40 runs, 0 kept already",
-        f"{DIGITS}, arms: 32 runs, 0 kept already",
-        f"{DIGITS}, settings: {5 * settings} runs, 0 kept already",
-        f"{DIGITS}, course: 9 runs, 0 kept already",
+        f"{DIGITS}, pace: 1 measurement, 0 stored",
+        f"{DIGITS}, tuning: 40 runs, 0 stored",
+        f"{DIGITS}, arms: 32 runs, 0 stored",
+        f"{DIGITS}, settings: {5 * settings} runs, 0 stored",
+        f"{DIGITS}, dynamics: 9 runs, 0 stored",
     ]
     assert not (tmp_path / "new").exists()
     counts = [
@@ -131,22 +131,22 @@ def test_a_dry_run_counts_and_trains_nothing(
         f"{5 * settings} runs, {settings}",
         "9 runs, 3",
     ]
-    assert counts == [f"{count} kept already" for count in left]
+    assert counts == [f"{count} stored" for count in left]
 
 
-def test_the_course_is_looked_at_for_some_problems_or_those_named(
+def test_dynamics_are_probed_for_some_problems_or_those_named(
     tmp_path: Path, ablation: Call
 ) -> None:
     def shown(*arguments: str) -> list[str]:
         said = ablation(*arguments, "--dry-run", "--save-results", tmp_path)
         return [line.partition(",")[0] for line in said.out.splitlines()]
 
-    assert shown("--part", "course") == [
+    assert shown("--part", "dynamics") == [
         DIGITS,
         "friedman-mean-teacher",
         "small-faces-mean-teacher",
     ]
-    assert shown("diabetes-mean-teacher", "--part", "course") == ["diabetes-mean-teacher"]
+    assert shown("diabetes-mean-teacher", "--part", "dynamics") == ["diabetes-mean-teacher"]
     assert shown("--part", "pace") == list(PROBLEMS)
 
 
@@ -154,10 +154,10 @@ def test_a_run_that_diverges_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ablation: Call
 ) -> None:
     shrink(monkeypatch, "digits", optim={"lr": 1e20})
-    said = ablation(DIGITS, "--part", "course", "--seeds", "0:1", "--save-results", tmp_path)
-    assert said.code == 0 and f"{DIGITS}, course: l2i 0: None" in said.err
+    said = ablation(DIGITS, "--part", "dynamics", "--seeds", "0:1", "--save-results", tmp_path)
+    assert said.code == 0 and f"{DIGITS}, dynamics: l2i 0: None" in said.err
     assert [line["metric"] for line in lines_of(tmp_path)] == [None] * 3
-    rows = ablation("--from", tmp_path, "--markdown").table("course")
+    rows = ablation("--from", tmp_path, "--markdown").table("dynamics")
     assert [row[1:] for row in rows[1:]] == [
         [arm, "–", "–", "–", "–", "–", "1, 1 of 1 diverged"]
         for arm in ("baseline", "control", "L2I")
@@ -166,7 +166,7 @@ def test_a_run_that_diverges_is_told(
 
 def changed(position: int, **changes: object) -> str:
     """Whole lines but for one."""
-    lines = [{"part": "pace", "ratio": 1.5}, *tuned(), saved("settings", "ρ constant: ρ 1", 0, 5.0)]
+    lines = [{"part": "pace", "ratio": 1.5}, *tuned(), saved("settings", "constant ρ: ρ 1", 0, 5.0)]
     lines[position].update(changes)
     return "".join(json.dumps(line) + "\n" for line in lines)
 
@@ -174,26 +174,26 @@ def changed(position: int, **changes: object) -> str:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (changed(0)[:-5], "is damaged; restore it, or give another folder"),
+        (changed(0)[:-5], "is damaged; restore it, or choose a different folder"),
         ("\xff", "is damaged"),
-        ("[]\n", "holds no lines of a study"),
-        ('{"arm": "l2i"}\n', "holds no lines of a study"),
+        ("[]\n", "does not hold records of the ablation"),
+        ('{"arm": "l2i"}\n', "does not hold records of the ablation"),
+        (changed(0, ratio="fast"), "line 1, is not a valid record; restore it, or remove it"),
+        (changed(0, part="peace"), "line 1, is not a valid record"),
+        (changed(1, metric="low"), "line 2, is not a valid record"),
+        (changed(1, validation=[1]), "line 2, is not a valid record"),
+        (changed(1, seed=None), "line 2, is not a valid record"),
+        (changed(1, arm="mine"), "line 2, is not a valid record"),
+        (changed(1, part=["tuning"]), "line 2, is not a valid record"),
+        (changed(1).replace('"validation"', '"validated"', 1), "line 2, is not a valid record"),
+        (changed(2, metric=10**400), "line 3, is not a valid record"),
+        (changed(2, metric=float("nan")), "line 3, is not a valid record"),
+        (changed(-1, arm="constant ρ: ρ 7"), "line 42, is not a valid record"),
+        (changed(-1, part="dynamics", arm="l2i"), "line 42, is not a valid record"),
         (
-            changed(0, ratio="fast"),
-            "line 1, is damaged, or of no such study; restore it, or remove it",
+            changed(-1, part="dynamics", arm="l2i", dynamics=[{"step": 3}]),
+            "line 42, is not a valid record",
         ),
-        (changed(0, part="peace"), "line 1, is damaged"),
-        (changed(1, metric="low"), "line 2, is damaged"),
-        (changed(1, validation=[1]), "line 2, is damaged"),
-        (changed(1, seed=None), "line 2, is damaged"),
-        (changed(1, arm="mine"), "line 2, is damaged"),
-        (changed(1, part=["tuning"]), "line 2, is damaged"),
-        (changed(1).replace('"validation"', '"validated"', 1), "line 2, is damaged"),
-        (changed(2, metric=10**400), "line 3, is damaged"),
-        (changed(2, metric=float("nan")), "line 3, is damaged"),
-        (changed(-1, arm="ρ constant: ρ 7"), "line 42, is damaged"),
-        (changed(-1, part="course", arm="l2i"), "line 42, is damaged"),
-        (changed(-1, part="course", arm="l2i", course=[{"step": 3}]), "line 42, is damaged"),
     ],
 )
 @pytest.mark.parametrize(
@@ -230,29 +230,29 @@ def test_a_damaged_file_is_named_in_one_line(
             (DIGITS, "--save-results", "file"),
             "file cannot be a folder (File exists); choose a different --save-results",
         ),
-        ((DIGITS, "--seeds", "3"), "--seeds takes FIRST:LAST, as 0:8 for the seeds 0 to 7"),
+        ((DIGITS, "--seeds", "3"), "--seeds takes FIRST:LAST, such as 0:8 for the seeds 0 to 7"),
         ((DIGITS, "--seeds", "3:3"), "--seeds takes FIRST:LAST"),
-        ((DIGITS, "--seeds", "999:1001"), "below the 1,000 that settings are chosen on"),
-        (
-            (DIGITS, "--seeds", "0:1", "--part", "tuning"),
-            "--seeds does not matter for --part tuning",
-        ),
+        ((DIGITS, "--seeds", "999:1001"), "seeds from 1,000 on are for tuning"),
+        ((DIGITS, "--seeds", "0:1", "--part", "tuning"), "--seeds has no effect on --part tuning"),
         ((DIGITS, "--part", "arm"), "--part"),
-        (("--markdown",), "--markdown shows what is kept; add --from results/study"),
-        (("--plots", "here"), "--plots shows what is kept"),
         (
-            ("--from", "empty", "--part", "arms"),
-            "--part does not go with --from, which trains nothing",
+            ("--markdown",),
+            "--markdown shows stored records; add --from benchmarks/ablation_cpu/results",
+        ),
+        (("--plots", "here"), "--plots shows stored records"),
+        (
+            ("--from", "empty", "--seeds", "0:1"),
+            "--seeds does not go with --from, which trains nothing",
         ),
         (("--from", "empty", "--dry-run"), "--dry-run does not go with --from"),
         (("--from", "empty", "--data.root", "."), "--data.root does not go with --from"),
-        (("--from", "nowhere"), "nowhere is not a folder; give the one that holds PROBLEM.jsonl"),
+        (("--from", "nowhere"), "nowhere is not a folder; choose one with PROBLEM.jsonl files"),
         (
             ("--from", "empty"),
-            "empty holds nothing of the study; "
-            "'python -m benchmarks.ablation --save-results empty' trains it",
+            "empty holds no records; "
+            "'python -m benchmarks.ablation_cpu --save-results empty' trains and stores them",
         ),
-        (("--from", "strange"), "strange/mine.jsonl is of no problem of the study"),
+        (("--from", "strange"), "strange/mine.jsonl is not named after a problem"),
         (
             (
                 "fashion-fixmatch",
@@ -288,4 +288,4 @@ def test_what_is_not_complete_is_said(tmp_path: Path, ablation: Call) -> None:
     write(tmp_path, DIGITS, tuned()[: len(ARMS)])
     said = ablation("--from", tmp_path, "--markdown")
     assert (said.code, said.out) == (0, "")
-    assert "has no part yet that is complete" in said.err
+    assert "has no complete part to show" in said.err

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.ablation.grid import PROBLEMS, Arm
-from benchmarks.ablation.runner import (
+from benchmarks.ablation_cpu.grid import PROBLEMS, Arm
+from benchmarks.ablation_cpu.runner import (
     NUM_PROBE_SAMPLES,
     DynamicsRecorder,
     average_readings,

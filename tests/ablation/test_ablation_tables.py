@@ -1,4 +1,4 @@
-"""The tables and plots of books written by hand, against figures computed by hand."""
+"""The tables and plots of records written by hand, against values computed by hand."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ablation_stores import Call, Lines, lines_of, saved, tuned, write
-from benchmarks.ablation.grid import (
+from benchmarks.ablation_cpu.grid import (
     ARMS,
     PROBLEMS,
     SETTING_GROUPS,
@@ -18,8 +18,8 @@ from PIL import Image
 
 from l2i.experiments.formatting import format_mean_stderr
 
-WITHOUT = "what it is compared with: without L2I"
-ONE, THREE, ENTROPY = "ρ constant: ρ 1", "ρ constant: ρ 3", "labels and distance: cross-entropy"
+WITHOUT = "reference: without L2I"
+ONE, THREE, ENTROPY = "constant ρ: ρ 1", "constant ρ: ρ 3", "labels and distance: cross-entropy"
 METRICS = {
     "baseline": [10.0, 20.0, 30.0],
     "longer": [9.0, 19.0, 32.0],
@@ -41,7 +41,7 @@ def compared(metrics: dict[str, list[float | None]], first: int = 0) -> Lines:
 def folder(tmp_path: Path) -> Path:
     """Two problems, one of them a regression."""
     settings = {WITHOUT: [10.0, 20.0], ONE: [9.0, 21.5], THREE: [12.0, None], ENTROPY: [None, None]}
-    course = [
+    probes = [
         {
             "step": 4,
             "c_h": 2.0,
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
             **costs(0.5, 0.6, 1.0, 1.5),
         },
     ]
-    other = [{**record, "c_h": 3.0, "pseudo_label_error": 10.0} for record in course]
+    other = [{**record, "c_h": 3.0, "pseudo_label_error": 10.0} for record in probes]
     plain = [{"step": 10, "pseudo_label_error": 42.0}, {"step": 100, "pseudo_label_error": 21.0}]
     lines = [
         {"part": "pace", "ratio": 1.5},
@@ -78,9 +78,10 @@ def folder(tmp_path: Path) -> Path:
         for seed, f in enumerate(actual)
     ]
     lines += [
-        saved("course", "l2i", seed, 5.0, course=each) for seed, each in enumerate((course, other))
+        saved("dynamics", "l2i", seed, 5.0, dynamics=each)
+        for seed, each in enumerate((probes, other))
     ]
-    lines += [saved("course", "baseline", 0, 5.0, course=plain)]
+    lines += [saved("dynamics", "baseline", 0, 5.0, dynamics=plain)]
     write(tmp_path, "digits-fixmatch", lines)
     small = {arm: [metric / 100 for metric in actual] for arm, actual in METRICS.items()}
     first = [
@@ -106,7 +107,7 @@ def test_arms_are_paired_by_seed(folder: Path, ablation: Call) -> None:
         "problem",
         "labels",
         *names,
-        "time of a step",
+        "step time",
         "Δ same steps",
         "Δ same time",
         "Δ control",
@@ -152,7 +153,7 @@ def test_a_problem_whose_tuning_is_cut_is_not_among_the_arms(folder: Path, ablat
     said = ablation("--from", folder, "--markdown")
     assert [row[0] for row in said.table("arms")[1:]] == ["`digits-fixmatch`"]
     assert (said.code, said.err.count("\n")) == (0, 1)
-    assert "not complete yet, so not among the arms: friedman-mean-teacher;" in said.err
+    assert "left out of the arms as incomplete: friedman-mean-teacher;" in said.err
 
 
 def test_runs_with_settings_that_were_not_chosen_do_not_count(
@@ -204,7 +205,7 @@ def test_of_equal_trials_the_lowest_rate_and_then_the_lowest_weight_is_chosen(
     assert [row[2:4] for row in said.table("tuning")[1:]] == [["× 1", "× 0.3"]] * 3 + [
         ["× 0.5", "× 1"]
     ]
-    assert "of equal ones the lowest rate, then the lowest λ" in said.out
+    assert "ties: lowest learning rate, then lowest λ" in said.out
 
 
 def test_a_trial_that_lacks_a_seed_is_none_however_often_it_has_another(
@@ -238,18 +239,18 @@ def test_only_the_first_run_of_each_trial_counts(tmp_path: Path, ablation: Call)
 def test_settings_are_set_against_the_run_without_l2i(folder: Path, ablation: Call) -> None:
     said = ablation("--from", folder, "--markdown")
     assert said.table("settings") == [
-        ["what it is compared with", "digits-fixmatch", "friedman-mean-teacher"],
+        ["reference", "digits-fixmatch", "friedman-mean-teacher"],
         ["without L2I", "15.00 ± 5.00 (2 seeds)", "0.500 (1 seed)"],
     ]
     ours = format_mean_stderr([100 * (9 - 10) / 15, 100 * (21.5 - 20) / 15], 1, "+")
     assert ours == "+1.7 ± 8.3"
     assert said.table("settings", 1) == [
-        ["ρ constant", "digits-fixmatch", "friedman-mean-teacher"],
+        ["constant ρ", "digits-fixmatch", "friedman-mean-teacher"],
         ["ρ 1", ours, "+10.0"],
         ["ρ 3", "+13.3, 1 of 2 diverged", "–"],
     ]
     assert said.table("settings", 2)[1:] == [["cross-entropy", "2 of 2 diverged", "–"]]
-    assert "Change of the error, in % of the baseline's" in said.out
+    assert "Change of the metric in % of the baseline's" in said.out
 
 
 def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, ablation: Call) -> None:
@@ -261,9 +262,9 @@ def test_settings_are_in_the_order_of_their_groups(tmp_path: Path, ablation: Cal
     assert shown == names
 
 
-def test_the_course_early_and_at_its_end(folder: Path, ablation: Call) -> None:
-    rows = ablation("--from", folder, "--markdown").table("course")
-    assert rows[0][4] == "error of the model's labels"
+def test_dynamics_are_shown_early_and_at_the_end(folder: Path, ablation: Call) -> None:
+    rows = ablation("--from", folder, "--markdown").table("dynamics")
+    assert rows[0][4] == "error of imputed labels"
     held, tested = (
         "-0.1667 ± 0.1116, 67 %",
         "+0.1667 ± 0.2108, 33 %",
@@ -277,9 +278,8 @@ def test_the_course_early_and_at_its_end(folder: Path, ablation: Call) -> None:
 def test_the_text_has_the_cells_of_the_markdown(folder: Path, ablation: Call) -> None:
     text, said = (ablation("--from", folder).out, ablation("--from", folder, "--markdown"))
     plain = [" ".join(line.split()) for line in text.splitlines()]
-    parts = re.findall(r"--markdown: (\w+) -->", said.out)
-    assert parts == ["arms", "tuning", "settings", "course"]
-    assert said.out.count("<!-- end -->\n") == 4
+    parts = re.findall(r"^### (\w+)$", said.out, re.M)
+    assert parts == ["arms", "tuning", "settings", "dynamics"]
     for part in parts:
         for row in said.table(part):
             assert " ".join(row).replace("`", "") in plain
@@ -292,7 +292,7 @@ def test_only_the_problems_asked_for_are_shown(folder: Path, ablation: Call) -> 
 
 def test_the_plots_are_written_and_named(folder: Path, tmp_path: Path, ablation: Call) -> None:
     said = ablation("--from", folder, "--markdown", "--plots", tmp_path / "seen")
-    paths = [tmp_path / "seen" / f"{name}.png" for name in ("gains", "settings", "course")]
+    paths = [tmp_path / "seen" / f"{name}.png" for name in ("gains", "settings", "dynamics")]
     assert said.err.splitlines() == [str(path) for path in paths]
     for path in paths:
         with Image.open(path) as image:

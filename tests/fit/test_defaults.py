@@ -1,4 +1,4 @@
-"""How strong L2I is where nobody says: as docs/study.md found it."""
+"""How strong L2I is where nobody says: as benchmarks/ablation_cpu found it."""
 
 import pytest
 

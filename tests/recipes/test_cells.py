@@ -125,7 +125,7 @@ def test_cells_on_a_budget_of_ours_are_set_against_each_other_and_beside_the_pap
         == "cifar10/fixmatch-l2i-250"
         == table.find_paper_cell("cifar10/fixmatch-l2i-250")
     )
-    assert "docs/results.md" in str(table.get_setting_source(name, "optim.lr"))
+    assert "benchmarks/" in str(table.get_setting_source(name, "optim.lr"))
     assert table.get_setting_source("cifar10/fixmatch-l2i-250", "optim.lr") is None
 
 

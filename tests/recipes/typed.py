@@ -267,7 +267,7 @@ METHODS["imdb"] = {
 }
 FAST: dict[
     str, Any
-] = {  # FixMatch's optimizer on a schedule of ours, docs/results.md; all else is the paper's
+] = {  # FixMatch's optimizer on a schedule of ours, benchmarks/; all else is the paper's
     "steps": 66_560,
     "optim.name": "sgd",
     "optim.lr": 0.06,

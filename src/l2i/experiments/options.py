@@ -45,7 +45,7 @@ class CompareOptions:
     from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """Train nothing: print the table of the results in such a folder, over the seeds it has."""
     markdown: bool = False
-    """Print the table as Markdown, as in docs/results.md, and everything else on stderr."""
+    """Print the table as Markdown, as in benchmarks/, and everything else on stderr."""
     plot: str | None = None
     """Also plot the test error of every run against time, to this file: .png, .svg or .pdf."""
     analyze_updates: str | None = None

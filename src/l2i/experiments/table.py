@@ -72,7 +72,7 @@ def _count_seeds(count: int) -> str:
 
 
 def build_docs_columns(rows: list[ComparisonRow], references: References) -> FormattedColumns:
-    """Return the table as in docs/results.md."""
+    """Return the table as in benchmarks/."""
     return {
         f"{heading} a run" if heading in TIME_UNITS else heading: cells
         for heading, cells in build_columns(rows, references).items()

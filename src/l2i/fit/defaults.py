@@ -174,7 +174,7 @@ def _choose_text_run(facts: Facts) -> tuple[Run, dict[str, str]]:
         "steps": f"on a GPU; {CPU_TEXT_STEPS} without one" if facts.has_gpu else cpu_reason,
         "batch": "small, as usual for pretrained networks",
         "optimizer": "as BERT is fine-tuned",
-        "L2I": f"the default ρ = {L2I().rho:g} hurt on texts (docs/results.md)",
+        "L2I": f"the default ρ = {L2I().rho:g} hurt on texts (benchmarks/imdb-minilm_h200)",
     }
 
 

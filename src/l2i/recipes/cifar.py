@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 with WideResNet-28-2 (section 5, Experiment 2, and its ablations).
 
-Some cells are also trained on budgets of our own, in minutes of one GPU (docs/results.md).
+Some cells are also trained on budgets of our own, in minutes of one GPU (benchmarks/).
 """
 
 from functools import partial
@@ -88,7 +88,7 @@ BUDGETS = {
         {
             "steps": "ours: ten minutes of one H200; the paper has 1,048,576",
             "optim.name": "FixMatch's code; the paper has Adam here",
-            "optim.lr": "ours: twice FixMatch's, for a sixteenth of its steps; docs/results.md",
+            "optim.lr": "ours: twice FixMatch's, for a sixteenth of its steps; benchmarks/",
             **dict.fromkeys(("eval_every", "optim.schedule", "optim.warmup"), "ours"),
             **dict.fromkeys(("optim.weight_decay", "optim.weight_decay_mode"), "FixMatch's code"),
             "optim.nesterov": "FixMatch's code",
@@ -107,8 +107,7 @@ BUDGETS = {
             "optim.schedule": "the paper's; for FixMatch ours",
             "optim.warmup": "ours, for FixMatch",
             "optim.weight_decay": "the paper's; FixMatch's code for FixMatch on CIFAR-10",
-            "optim.ema_bn": "ours: at a high rate the model's do not fit its average; "
-            "docs/results.md",
+            "optim.ema_bn": "ours: at a high rate the model's do not fit its average; benchmarks/",
             "batch.unlabeled": "as many as labelled; FixMatch twice as many, for speed: "
             "its paper has 7 times as many",
             "l2i.outer_batch_size": "ours, for speed",

@@ -1,4 +1,4 @@
-"""Small problems that a CPU trains in seconds, beside the digits (docs/study.md)."""
+"""Small problems that a CPU trains in seconds, beside the digits (benchmarks/ablation_cpu)."""
 
 from l2i.recipes.table import TABULAR_RHO, Cell, Settings, Table, make_cells, make_l2i, name_cells
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OuterUpdate = Literal["off", "normalized", "paper"]
 Settings = dict[str, Any]
-TABULAR_RHO = 0.1  # for tables of classes, a third of the default (docs/study.md)
+TABULAR_RHO = 0.1  # for tables of classes, a third of the default (benchmarks/ablation_cpu)
 UPDATE_SUFFIXES: dict[OuterUpdate, str] = {"off": "", "normalized": "-l2i", "paper": "-l2i-paper"}
 AXES = ("methods", "labels", "rules", "ablations", "budgets")  # of a table, as a cell's fields
 PAPER_RESULTS_CSV = Path(__file__).with_name("paper.csv")

@@ -1,0 +1,1 @@
+"""When does imputing help? Small problems, tuned arms, and single settings of L2I."""

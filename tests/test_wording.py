@@ -1,0 +1,61 @@
+"""Texts that a user reads use the field's words: metric, resume, memorised, hurts."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+REPLACED = {
+    r"figures? (?!\()": "metric, result or number",
+    r"by heart": "memorised",
+    r"(do|does|did|doing|no|of|the) harm|harms": "hurts, is worse",
+    r"go(es)? on|went on|going on": "resumes, continues",
+    r"(is|are|was|were|be|been) (told|said)|cannot be told": "is reported, is unclear",
+    r"strangers?|stranger's": "untrusted",
+    r"(is|are) no numbers?|that is none": "is not a number, NaN",
+    r"mind that": "Warning:",
+    r"give another": "choose a different",
+    r"mend|mends|mended": "fix",
+    r"had better": "should",
+    r"sureness": "confidence",
+    r"as asked|asked for": "requested",
+    r"(is|are) not there": "was not found",
+    r"(ms|seconds|minutes) an? (step|run|seed)|(row|line|folder) an? \w+ (and|for|in)": "per",
+}
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
+]
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.M | re.S)
+
+
+def texts_of_code() -> Iterator[tuple[str, str]]:
+    """String constants, docstrings included, with their place."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
+
+
+def texts_of_pages() -> Iterator[tuple[str, str]]:
+    for path in PAGES:
+        prose = CODE.sub(lambda match: "\n" * match[0].count("\n"), path.read_text("utf-8"))
+        for number, line in enumerate(prose.splitlines(), 1):
+            yield f"{path.relative_to(ROOT)}:{number}", line
+
+
+@pytest.mark.parametrize("texts", [texts_of_code, texts_of_pages])
+def test_texts_use_the_words_of_the_field(texts: object) -> None:
+    assert callable(texts)
+    patterns = {re.compile(rf"\b({old})\b", re.I): new for old, new in REPLACED.items()}
+    places = [
+        f"{place}: {match[0]!r}; say {new}"
+        for place, text in texts()
+        for pattern, new in patterns.items()
+        if (match := pattern.search(" ".join(text.split())))
+    ]
+    assert not places, "\n".join(places)

@@ -61,10 +61,8 @@ def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> Calla
     for flag in (word for word in run_flags if word.startswith("--")):
         name = flag.partition("=")[0].removeprefix("--").replace("-", "_")
         if name in REPLACED_FIELDS:
-            flag_name = name.replace("_", "-")
-            raise InputError(
-                f"--{flag_name} does not apply to l2i fit; use {REPLACED_FIELDS[name]}"
-            )
+            problem = f"--{name.replace('_', '-')} does not apply to 'l2i fit'"
+            raise InputError(f"{problem}; use {REPLACED_FIELDS[name]}")
         *sections, field = name.split(".")
         if name not in values:  # as --data.weak.no-flip
             field = field.removeprefix("no_")

@@ -62,9 +62,7 @@ def _impute_targets(
     values: Floats, rows: FitRows, fitted: FitArtifact, threshold: float
 ) -> Imputations:
     if not threshold >= 0:  # also NaN
-        raise InputError(
-            f"threshold={threshold} must be a relative standard deviation of 0 or more"
-        )
+        raise InputError(f"threshold={threshold} must be a standard deviation of 0 or more")
     assert rows.predictive_std is not None
     is_missing = np.isnan(rows.given_labels)
     is_unlabeled = is_missing.any(axis=1)

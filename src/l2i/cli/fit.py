@@ -88,7 +88,10 @@ def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:
         table.append([c.title, *values, f"{c.seconds:.1f}", marker])
     print(*align_columns(table, alignment="<>>><"), sep="\n")
     verdict = build_verdict(fitted, rows)
-    print("", *verdict.sentences, verdict.selection, sep="\n")
+    print()
+    for sentence in verdict.sentences:
+        print(f"{sentence.claim}:\n  {sentence.facts}")
+    print(verdict.selection)
 
 
 def _print_next_commands(folder: Path) -> None:

@@ -116,9 +116,9 @@ def _choose_method_name(facts: Facts) -> tuple[str, str]:
     if facts.is_text:
         return "uda", "text classification: UDA; masking and sharpening did worse"
     if facts.side >= MIN_CONV_SIDE:
-        labels = "confident pseudo-labels of a weak view, trained on a strong view"
+        labels = "confident pseudo-labels from the weak view, trained on the strong view"
         return "fixmatch", f"image classification: {labels}"
-    labels = "confident pseudo-labels of a perturbed row, trained on another perturbation"
+    labels = "confident pseudo-labels from one perturbation, trained on another"
     return "pseudo-label", f"tabular classification: {labels}"
 
 
@@ -261,7 +261,7 @@ def describe_run(run: Run) -> dict[str, str]:
         "batch": f"{run.batch.labeled} labelled + {run.batch.unlabeled} unlabelled",
         "optimizer": f"{optim.name}, learning rate {optim.lr:g}, {optim.schedule}"
         + (" with warm-up" if optim.warmup else ""),
-        "L2I": "off" if l2i.update == "off" else f"{l2i.update}, {l2i.hypergradient}{rho}",
+        "L2I": "off" if l2i.update == "off" else f"{l2i.update}, {l2i.hypergradient} gradient{rho}",
     }
 
 

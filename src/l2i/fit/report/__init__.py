@@ -110,7 +110,7 @@ def _build_metrics(fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
     for split in ("test", "validation"):
         bars = _make_bars(fitted, split, estimates[split])
         if bars:
-            charts.append(draw_bars(f"{split.capitalize()} rows", bars, fitted.metric_name))
+            charts.append(draw_bars(f"{split.capitalize()} {fitted.metric_name}", bars))
     return {"table": table, "charts": charts, "errors": any(estimates.values())}
 
 

@@ -20,7 +20,7 @@ MAX_LINE_POINTS = 240
 BAR_ROW_HEIGHT = 46.0  # a bar and its name
 COST_TITLES = {"c_t": "Loss Cᵀ, labelled", "c_u": "Loss Cᵁ, unlabelled", "c_h": "Loss Cᴴ, hold-out"}
 PROBE_TITLES = {"c_h": "Cᴴ", "test_cost": "Test loss"}
-CHANGE_CAPTION = "change per outer update (below 0 is better)"
+CHANGE_CAPTION = "change per outer update"
 Point = tuple[float, float]
 
 
@@ -89,12 +89,12 @@ class CurvesSection(NamedTuple):
     missing_note: str
 
 
-def draw_bars(title: str, series: Sequence[MetricBar], metric_name: str) -> Chart:
+def draw_bars(title: str, series: Sequence[MetricBar]) -> Chart:
     """Draw horizontal bars from 0 with error bars, each below its name."""
     max_value = max((bar.value + (bar.standard_error or 0.0) for bar in series), default=0.0) or 1.0
     x = Axis(0.0, max_value, 0.0, WIDTH - 74)
     parts = [part for i, bar in enumerate(series) for part in _draw_bar(bar, x, i * BAR_ROW_HEIGHT)]
-    label = f"{title}, {metric_name}: " + "; ".join(f"{bar.name} {bar.text}" for bar in series)
+    label = f"{title}: " + "; ".join(f"{bar.name} {bar.text}" for bar in series)
     return Chart(title, _render_svg(label, BAR_ROW_HEIGHT * len(series), *parts))
 
 
@@ -155,10 +155,7 @@ def draw_reliability(
             render_tag("line", class_="gap", x1=cx, x2=cx, y1=y_axis(predicted), y2=cy),
             render_tag("circle", class_="dot l2i", cx=cx, cy=cy, r=radius),
         ]
-    pairs = "; ".join(
-        f"{x} {predicted:.2f}, {y} {observed:.2f}" for predicted, observed, _ in points
-    )
-    label = f"{title} calibration: {pairs}"
+    label = f"{title}: " + "; ".join(f"{x} {a:.2f}, {y} {b:.2f}" for a, b, _ in points)
     return Chart(title, _render_with_axes(label, x_axis, y_axis, *marks, x_name=x, y_name=y))
 
 
@@ -352,7 +349,8 @@ def _draw_cost_change(
     points = compute_cost_changes(rows, prefix)
     if not points:
         return None
-    note = f"below 0 at {sum(value < 0 for _, value in points):,} of {len(points):,} evaluations"
+    num_better = sum(value < 0 for _, value in points)
+    note = f"negative, which is better, at {num_better:,} of {len(points):,} evaluations"
     series = [LineSeries(candidate.title, candidate.name, points)]
     return _draw_lines(title, series, note=note, with_zero_line=True)
 

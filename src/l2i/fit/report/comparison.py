@@ -14,7 +14,7 @@ Tone = Literal["good", "bad", "open"]
 MIN_ROWS_FOR_CLASSES, MIN_ROWS_FOR_TARGETS = 10, 30
 MIN_STANDARD_ERRORS = 2.0  # of a significant difference
 SIGN_TEST_LEVEL = 0.05
-TIE_RULE = "ties go to L2I, then to the method without it, then to supervised"
+TIE_RULE = "ties go to L2I first, supervised last"
 
 
 class Estimate(NamedTuple):
@@ -87,7 +87,7 @@ def _compare_candidates(
     errors = [compute_row_errors(fitted, rows, c.name, mask) for c in (ours, theirs)]
     metrics = [estimate_metric(e, is_classification=is_classification) for e in errors]
     gap = estimate_difference(errors[0], errors[1], is_classification=is_classification)
-    row_count = pluralize(len(errors[0]), f"{split} row")
+    row_count = pluralize(len(errors[0]), "row")
     if is_classification:
         name, values = "error", [f"{metric.value:.1f} %" for metric in metrics]
     else:
@@ -127,25 +127,23 @@ def _explain_selection(fitted: FitArtifact) -> str:
     metric, suffix = f"validation {name}", f" {unit.rstrip(')')}" if unit else ""
     value = format_metric(best.validation_metric, fitted.metric_name) + suffix
     if not others:
-        return f"Selected: {best.title}, the only candidate ({metric} {value})."
+        return f"Selected: {best.title} ({metric} {value}, the only candidate)."
     runner_up = min(others, key=lambda c: c.sort_key)
     if runner_up.validation_metric < best.validation_metric:
         best_value = format_metric(runner_up.validation_metric, fitted.metric_name) + suffix
-        return (
-            f"Selected: {best.title}. Its {metric} of {value} is within one standard error of the "
-            f"lowest ({runner_up.title}, {best_value}); {TIE_RULE}."
-        )
-    if runner_up.validation_metric == best.validation_metric:
-        tie = f"It ties with {runner_up.title} for the lowest {metric} ({value})"
-        return f"Selected: {best.title}. {tie}; {TIE_RULE}."
-    return f"Selected: {best.title}, with the lowest {metric} ({value})."
+        reason = f"within one standard error of {runner_up.title} at {best_value}; {TIE_RULE}"
+    elif runner_up.validation_metric == best.validation_metric:
+        reason = f"tied with {runner_up.title}; {TIE_RULE}"
+    else:
+        reason = f"the lowest of {1 + len(others)}"
+    return f"Selected: {best.title} ({metric} {value}, {reason})."
 
 
 def _make_footnotes(fitted: FitArtifact, split: str, *, has_both: bool) -> list[str]:
     sign_test = "" if fitted.classes is None else f" and p < {SIGN_TEST_LEVEL} in a sign test"
     notes = [
-        "± is one standard error of the paired difference. A difference is significant from "
-        f"{MIN_STANDARD_ERRORS:g} standard errors on{sign_test}."
+        "± is one standard error of the paired difference. A difference is significant if it is "
+        f"at least {MIN_STANDARD_ERRORS:g} standard errors{sign_test}."
     ]
     if has_both:
         notes.append(

@@ -176,9 +176,9 @@ def test_without_baselines_one_network_is_trained(table: Path) -> None:
     said = works(
         *FIT, *out, "--no-baselines", "--method", "vat", "--method.epsilon", "2", cwd=table
     )
-    assert "l2i: method: vat, weight 1 (as asked)" in said.err
-    assert "vat + L2I was the only one trained" in said.out
-    assert "was not compared: no network was trained on the labelled rows alone" in said.out
+    assert "l2i: method: vat, weight 1 (set by you)" in said.err
+    assert "vat + the only candidate" in said.out
+    assert "was not measured: no model was trained on the labelled rows alone" in said.out
     assert [path.name for path in (table / "runs/alone").iterdir() if path.is_dir()] == ["l2i"]
     config = json.loads((table / "runs/alone/l2i/config.json").read_text())
     assert (config["method"]["name"], config["method"]["epsilon"]) == ("vat", 2.0)
@@ -188,7 +188,7 @@ def test_without_baselines_one_network_is_trained(table: Path) -> None:
 
 def test_imputation_can_be_turned_off(table: Path) -> None:
     said = works(*FIT, "--out", "runs/off", "--l2i.update", "off", cwd=table)
-    assert "l2i: L2I: off (as asked)" in said.err
+    assert "l2i: L2I: off (set by you)" in said.err
     assert sorted(path.name for path in (table / "runs/off").iterdir() if path.is_dir()) == [
         "baseline",
         "supervised",

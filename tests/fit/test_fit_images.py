@@ -20,7 +20,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     photos(folder / "photos")
     said = works("fit", "photos", *QUICK, "--steps", "30", "--model.width", "8", cwd=folder)
-    assert "l2i: 20 rows labelled, 24 not" in said.err
+    assert "l2i: 20 labelled rows, 24 unlabelled" in said.err
     assert "their centre square, of three colours; --size chooses another" in said.err
     assert "l2i: method: fixmatch" in said.err
     return folder

@@ -80,8 +80,8 @@ def test_few_rows_establish_nothing_even_where_all_differ() -> None:
 def test_the_verdict_says_what_helps_and_by_how_much() -> None:
     first, second = said(class_rows())
     pattern = (
-        r"The unlabelled rows help: fixmatch \+ L2I is wrong on (.*) % of 180 test rows, "
-        r"supervised on (.*) % \((.*) points fewer, ± (.*)\)\."
+        r"The unlabelled rows help: test error (.*) % for fixmatch \+ L2I, (.*) % for supervised "
+        r"\(180 rows; (.*) ± (.*) points lower\)\."
     )
     actual = re.fullmatch(pattern, first)
     assert actual
@@ -93,18 +93,18 @@ def test_the_verdict_says_what_helps_and_by_how_much() -> None:
 def test_the_verdict_says_when_it_hurts() -> None:
     rows = class_rows(wrong={"supervised": 0.05, "baseline": 0.1, "l2i": 0.3})
     first, second = said(rows)
-    assert first.startswith(
-        "The unlabelled rows hurt: fixmatch is wrong"
-    )  # the better of the two by validation
-    assert "points more" in first
+    assert first.startswith("The unlabelled rows hurt: ")
+    assert " % for fixmatch, " in first  # the better of the two by validation
+    assert "points higher" in first
     assert second.startswith("Learning to impute hurts: ")
 
 
 def test_equal_candidates_are_not_told_apart() -> None:
     first, second = said(class_rows(wrong={"supervised": 0.1, "baseline": 0.1, "l2i": 0.1}))
-    assert first.startswith("Whether the unlabelled rows help cannot be told: ")
+    assert first.startswith("It is not clear whether the unlabelled rows help: ")
     assert "no difference" in first
-    assert "cannot be told" in second and "too few" not in second  # nothing to tell from chance
+    assert second.startswith("It is not clear whether learning to impute helps: ")
+    assert "significant" not in second  # there is no difference to test
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ def test_equal_candidates_are_not_told_apart() -> None:
         (
             ("supervised",),
             0,
-            "was not compared: no network was trained on the labelled rows alone.",
+            "was not measured: no model was trained on the labelled rows alone.",
         ),
         (
             ("baseline", "l2i"),
             0,
-            "was not compared: no network was trained on the unlabelled rows.",
+            "was not measured: no model was trained on the unlabelled rows.",
         ),
-        (("baseline",), 1, "was not compared: no network was trained without it."),
-        (("l2i",), 1, "was not compared: no network was trained with it."),
+        (("baseline",), 1, "was not measured: no model was trained without it."),
+        (("l2i",), 1, "was not measured: no model was trained with it."),
     ],
 )
 def test_what_was_not_compared_is_said(gone: tuple[str, ...], which: int, words: str) -> None:
@@ -131,13 +131,14 @@ def test_what_was_not_compared_is_said(gone: tuple[str, ...], which: int, words:
 def test_without_test_rows_the_validation_rows_serve_and_that_is_said() -> None:
     rows = class_rows(counts={"labeled": 40, "unlabeled": 100, "validation": 150})
     actual = build_verdict(fitted_for(rows), rows)
-    assert "150 validation rows" in str(actual.sentences[0])
-    assert any("on which the choice was made" in note for note in actual.footnotes)
+    assert ": validation error " in str(actual.sentences[0])
+    assert "(150 rows; " in str(actual.sentences[0])
+    assert any("also used for model selection" in note for note in actual.footnotes)
 
 
 def test_without_held_out_rows_nothing_is_claimed() -> None:
     rows = class_rows(counts={"labeled": 40, "unlabeled": 100})
-    assert said(rows) == ["Nothing can be compared: no rows with known labels were held out."]
+    assert said(rows) == ["The candidates cannot be compared: there are no validation or test rows."]
     assert build_calibration_section(fitted_for(rows), rows) is None
 
 
@@ -153,7 +154,7 @@ def test_a_regression_compares_roots_of_mean_squares() -> None:
         for n in ("supervised", "l2i")
     ]
     assert actual == pytest.approx(roots)
-    assert f"supervised of {format_significant(roots[0])} (" in said(rows)[0]
+    assert f", {format_significant(roots[0])} for supervised (" in said(rows)[0]
 
 
 def test_ties_go_to_what_has_learned_from_more_and_that_is_said() -> None:
@@ -161,7 +162,7 @@ def test_ties_go_to_what_has_learned_from_more_and_that_is_said() -> None:
     fitted = fitted_for(rows)
     tied = tuple(dataclasses.replace(c, validation_metric=4.0) for c in fitted.candidates)
     assert (
-        "it has learned from more"
+        "tied with fixmatch; ties go to L2I first, supervised last"
         in build_verdict(dataclasses.replace(fitted, candidates=tied), rows).selection
     )
 

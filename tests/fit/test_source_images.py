@@ -76,9 +76,9 @@ def test_the_size_is_the_nearest_to_the_median_shorter_side() -> None:
 
 def test_images_beyond_four_gibibytes_are_refused_with_a_size_that_fits() -> None:
     check_image_memory(1_000_000, ImageSpec(32, 3, False))
-    with pytest.raises(InputError, match=r"would take 11\.4 GiB; give --size 32 or less"):
+    with pytest.raises(InputError, match=r"would take 11\.4 GiB; use --size 32 or less"):
         check_image_memory(1_000_000, ImageSpec(64, 3, False))
-    with pytest.raises(InputError, match="give fewer images"):
+    with pytest.raises(InputError, match="use fewer images"):
         check_image_memory(10**9, ImageSpec(8, 3, False))
 
 
@@ -160,7 +160,7 @@ def test_images_beside_the_class_folders_are_noted(tmp_path: Path) -> None:
 
 def test_options_of_tables_are_refused_for_folders(tmp_path: Path) -> None:
     root = class_folders(tmp_path)
-    assert "--target is for tables" in wrong(root, "y")
+    assert "--target applies only to tables" in wrong(root, "y")
     assert "has classes as folders" in wrong(root, task="regression")
 
 
@@ -247,7 +247,7 @@ def test_paths_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str
     picture(tmp_path / "other" / "s.png")
     (tmp_path / "data" / "out").symlink_to(tmp_path / "other")
     path = faces(tmp_path / "data", [FACES[0], FACES[1], f"{name},,,,,w"])
-    assert "row 3" in wrong(path, "x1", image="file") and "leads out of" in wrong(
+    assert "row 3" in wrong(path, "x1", image="file") and "is outside" in wrong(
         path, "x1", image="file"
     )
 

@@ -30,7 +30,7 @@ def test_a_table_has_its_kinds_inferred_and_blank_targets_unlabelled(tmp_path: P
     )
     assert source.ids[0] == "1" and source.ids[-1] == "60"
     assert "20 rows labelled, 40 not" in source.notes
-    assert "read as numbers: 'age'" in source.notes and "read as categories: 'city'" in source.notes
+    assert "numeric columns: 'age'" in source.notes and "categorical columns: 'city'" in source.notes
     assert source.inputs["age"].dtype == np.float64
 
 
@@ -66,7 +66,7 @@ def test_marks_of_encodings_at_the_start_are_understood(tmp_path: Path, encoding
 
 def test_another_encoding_is_named_with_the_option_that_helps(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "größe,y\n1,a\n2,b\n", "latin-1")
-    assert "is not UTF-8; give --encoding latin-1, or save it as UTF-8" in wrong(path, "y")
+    assert "is not valid UTF-8; use --encoding latin-1, or save it as UTF-8" in wrong(path, "y")
     assert list(read(path, "y", encoding="latin-1").inputs.columns) == ["größe"]
     assert "there is no encoding 'latni'" in wrong(path, "y", encoding="latni")
 
@@ -125,9 +125,9 @@ def test_columns_without_information_are_left_out_and_named(tmp_path: Path) -> N
         "x",
         "count",
     ]  # a count of rows that is not named like one may mean something
-    assert "left out, as numbers of the rows: 'Unnamed: 0', 'PassengerId'" in source.notes
-    assert "left out, as the same in every row: 'same'" in source.notes
-    assert "left out, as blank in every row: 'empty'" in source.notes
+    assert "ignored (row numbers): 'Unnamed: 0', 'PassengerId'" in source.notes
+    assert "ignored (constant): 'same'" in source.notes
+    assert "ignored (blank in every row): 'empty'" in source.notes
 
 
 def test_numbers_can_be_read_as_categories_and_columns_ignored(tmp_path: Path) -> None:
@@ -184,14 +184,14 @@ def test_ids_come_from_a_column_and_must_differ(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("\n\n", "is empty"),
-        ("x,y\n", "has a header and no rows"),
+        ("x,y\n", "has a header but no rows"),
         ("x,y,x\n1,a,2\n", "two columns named 'x'"),
-        ("x,y\n1,a\n2,b,3\n", "line 3: 3 cells where there should be 2"),
+        ("x,y\n1,a\n2,b,3\n", "line 3: 3 cells, expected 2"),
         ("x,y\n1,a,9\n2,b,3\n", "line 2: more cells than the header"),
-        ('x,y\n1,"a\n2,b\n', "cannot be read as a table"),
-        ("x,y\n1,a\ninf,b\n", "column 'x' holds an infinity in row 2"),
+        ('x,y\n1,"a\n2,b\n', "cannot be parsed as a table"),
+        ("x,y\n1,a\ninf,b\n", "column 'x' contains infinity in row 2"),
         ("y\na\nb\n", "no input columns are left"),
-        ("x,y\n1,a\n1,b\n", "no input columns are left: left out, as the same in every row: 'x'"),
+        ("x,y\n1,a\n1,b\n", "no input columns are left: ignored (constant): 'x'"),
     ],
 )
 def test_tables_that_are_wrong_are_named_with_what_is_wrong(

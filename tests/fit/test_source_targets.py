@@ -65,16 +65,16 @@ def test_a_class_with_one_label_is_noted_by_name(tmp_path: Path) -> None:
     ("labels", "options", "said"),
     [
         (["a", "a", ""], {}, "only one class, 'a'"),
-        (["", "NA", ""], {}, "no row has a label"),
-        (["1", "bad", "2"], {"task": "regression"}, "holds 'bad' in row 2, which is not a number"),
+        (["", "NA", ""], {}, "no row is labelled"),
+        (["1", "bad", "2"], {"task": "regression"}, "contains 'bad' in row 2, not a number"),
         (
             ["1.5", "2.5", "bad", "3.5"],
             {},
-            "mixes numbers with 1 cell of words, first 'bad' in row 3",
+            "mixes numbers and text (1 cell, first 'bad' in row 3)",
         ),
-        (["1.5", "inf", "2"], {}, "target 'y' holds an infinity in row 2"),
-        (["1.5", "1.5", ""], {}, "is the same in every labelled row"),
-        (["1.5", "", ""], {}, "a single row has a label"),
+        (["1.5", "inf", "2"], {}, "target 'y' contains infinity in row 2"),
+        (["1.5", "1.5", ""], {}, "is constant over the labelled rows"),
+        (["1.5", "", ""], {}, "only one row is labelled"),
         ([f"c{i}" for i in range(MAX_CLASSES + 1)], {}, "10,001 classes, more than 10,000"),
     ],
 )
@@ -95,7 +95,7 @@ def test_several_targets_are_regression_and_blank_all_or_none(tmp_path: Path) ->
     assert np.isnan(source.given_labels[2]).all()
     still = read(written(tmp_path / "c.csv", "x,u,v\n1,1,2\n2,1,4\n3,,\n"), "v", "u")
     assert "targets that are the same in every labelled row: 'u'" in still.notes
-    with pytest.raises(InputError, match="row 2 has some of its targets but not 'u'"):
+    with pytest.raises(InputError, match="row 2 has some targets, but 'u' is blank"):
         read(written(tmp_path / "b.csv", "x,u,v\n1,1,2\n2,,4\n3,5,6\n"), "v", "u")
     with pytest.raises(InputError, match="one target, not 2"):
         read(tmp_path / "a.csv", "v", "u", task="classification")

@@ -66,8 +66,8 @@ def test_a_file_of_holes_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('x,y\n1,"' + "open\n" * 1_000_000, "cannot be read as a table"),
-        ('"x,y\n' + "1,2\n" * 1_000_000, "cannot be read as a table"),
+        ('x,y\n1,"' + "open\n" * 1_000_000, "cannot be parsed as a table"),
+        ('"x,y\n' + "1,2\n" * 1_000_000, "cannot be parsed as a table"),
         ("x,y\n1,2\n" + "\0" * 5_000_000, "has only one class, '2'"),
         ("\0" * 5_000_000, "data.csv"),
         ("x\0,y\n\0,\0\n", "has only one class"),

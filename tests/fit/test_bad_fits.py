@@ -75,7 +75,7 @@ def test_new_rows_that_do_not_fit_are_refused(fitted: Path, tmp_path: Path) -> N
             "column 'size0' contains 'big' in row 1, not a number",
         ),
         ("infinite", frame.assign(size0=np.inf), "column 'size0' contains infinity"),
-        ("double", frame.assign(name="same"), "the id 'same' in row 2 is another row's too"),
+        ("double", frame.assign(name="same"), "id 'same' in row 2 is a duplicate"),
     ):
         change.to_csv(tmp_path / f"{name}.csv", index=False)
         line = refused(

@@ -75,7 +75,11 @@ def test_an_empty_file_is_said(name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
     target = () if name.endswith(".npz") else ("--target", "y")
     line = refused("fit", name, *target, cwd=tmp_path)
-    assert "is empty; give a table" in line if target else "is damaged, or not an .npz" in line
+    assert (
+        "is empty; it needs a header and rows" in line
+        if target
+        else "is damaged, or not an .npz" in line
+    )
 
 
 def test_a_blank_number_is_a_choice_that_is_said_and_an_infinite_one_in_parquet_is_not(
@@ -91,7 +95,7 @@ def test_a_blank_number_is_a_choice_that_is_said_and_an_infinite_one_in_parquet_
     said = works(
         "fit", "data.parquet", *READ, *QUICK, "--steps", "5", "--no-baselines", cwd=tmp_path
     )
-    assert "blank cells are filled with the mean and marked: 'size0' (1), 'size1' (6)" in said.err
+    assert "blank cells are filled with the mean and flagged: 'size0' (1), 'size1' (6)" in said.err
 
 
 def test_another_encoding_is_named_with_what_reads_it(tmp_path: Path) -> None:
@@ -99,7 +103,7 @@ def test_another_encoding_is_named_with_what_reads_it(tmp_path: Path) -> None:
     written(tmp_path / "data.csv", HEADER + "\n".join(rows) + "\n", "latin-1")
     line = refused("fit", "data.csv", "--target", "y", cwd=tmp_path)
     assert "data.csv is not valid UTF-8; use --encoding latin-1, or save it as UTF-8" in line
-    assert "there is no encoding 'klingon'" in refused(
+    assert "unknown encoding 'klingon'" in refused(
         "fit", "data.csv", "--target", "y", "--encoding", "klingon", cwd=tmp_path
     )
     encoding = ("--encoding", "latin-1")
@@ -128,7 +132,7 @@ def test_duplicate_and_blank_ids_are_named(place: Path) -> None:
     )
     frame.loc[7, "name"] = ""
     frame.to_csv(place / "flowers.csv", index=False)
-    assert "column 'name' of ids is blank in row 8; fill it in" in refused(*SMALL, cwd=place)
+    assert "id column 'name' is blank in row 8; fill it in" in refused(*SMALL, cwd=place)
 
 
 def test_unreadable_images_are_named_and_counted_and_skipped_only_when_asked(
@@ -142,10 +146,10 @@ def test_unreadable_images_are_named_and_counted_and_skipped_only_when_asked(
     assert (
         "2 of 20 images cannot be read: dark/broken.png (not an image), unlabeled/cut.png" in line
     )
-    assert "leave them out with --skip-unreadable" in line
+    assert "skip them with --skip-unreadable" in line
     quick = (*QUICK, "--steps", "3", "--model.width", "4", "--no-baselines")
     said = works("fit", "photos", "--skip-unreadable", *quick, cwd=tmp_path)
-    assert "2 of 20 images cannot be read" in said.err and ": left out" in said.err
+    assert "2 of 20 images cannot be read" in said.err and "skipped: " in said.err
     works("impute", "runs/photos", cwd=tmp_path)
     ids = pd.read_csv(tmp_path / "labels.csv")["id"]
     assert len(ids) == 18 and "dark/broken.png" not in set(ids)
@@ -178,13 +182,13 @@ def test_an_image_folder_without_classes_or_images_is_refused(tmp_path: Path) ->
         (("--model.name", "conv"), "model.name='conv' with depth 2 needs images"),
         (("--model.name", "nothing"), "unknown model 'nothing'"),
         (("--device", "tpu"), "device='tpu' is not"),
-        (("--validation", "0"), "no rows are set aside to choose by; give --validation 1 or more"),
+        (
+            ("--validation", "0"),
+            "no validation rows to select a model on; set --validation to 1 or more",
+        ),
         (("--validation", "nan"), "--validation nan must be a whole number of rows, or a fraction"),
         (("--test", "1.5"), "--test 1.5 must be a whole number of rows, or a fraction"),
-        (
-            ("--test", "90"),
-            "40 labelled rows are too few to set 8 aside to choose by and 90 to measure on",
-        ),
+        (("--test", "90"), "40 labelled rows are too few for 8 validation and 90 test rows"),
         (("--size", "32"), "--size applies only to images, not to this data; remove it"),
         (
             ("--text", "colr"),
@@ -201,22 +205,18 @@ def test_flags_that_are_wrong_are_one_line(
 
 def test_a_network_that_does_not_fit_leaves_the_folder_free_for_one_that_does(place: Path) -> None:
     assert "'conv'" in refused(*SMALL, "--model.name", "conv", cwd=place)
-    assert (
-        "the only candidate"
-        in works(*SMALL, "--model.name", "mlp", "--no-baselines", cwd=place).out
-    )
+    said = works(*SMALL, "--model.name", "mlp", "--no-baselines", cwd=place)
+    assert "L2I (validation error " in said.out and "the only candidate" in said.out
 
 
 def test_paths_that_lead_nowhere_are_said(place: Path) -> None:
-    assert "nothing.csv was not found; check the path" in refused(
-        "fit", "nothing.csv", cwd=place
-    )
+    assert "nothing.csv was not found; check the path" in refused("fit", "nothing.csv", cwd=place)
     (place / "notes.docx").write_text("words")
-    assert "notes.docx is of an unknown kind; give a folder of images" in refused(
+    assert "notes.docx has an unsupported format; use a folder of images" in refused(
         "fit", "notes.docx", cwd=place
     )
     assert "'l2i fit' needs a file or folder: l2i fit PATH" in refused("fit", cwd=place)
-    assert "say with --target which column of flowers.csv holds the labels" in refused(
+    assert "--target must name the column of flowers.csv with the labels" in refused(
         "fit", "flowers.csv", cwd=place
     )
 

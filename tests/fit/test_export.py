@@ -247,8 +247,7 @@ def test_text_is_refused_with_what_reads_it(classifier: Path, tmp_path: Path) ->
     inputs = TablePreprocessor(columns=(fit_column(texts, "text"),))
     write_fit(tmp_path, replace(fitted, inputs=inputs.to_json()), rows)
     with pytest.raises(
-        InputError,
-        match="column 'review' is text, which cannot be exported; use 'l2i predict",
+        InputError, match="column 'review' is text, which cannot be exported; use 'l2i predict"
     ):
         export(tmp_path, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()

@@ -92,19 +92,19 @@ def test_a_fit_says_what_it_reads_and_chooses(fitted: Path) -> None:
     said = (fitted / "said.txt").read_text()
     for line in (
         "text columns: 'review'",
-        "left out, as --encoder reads texts alone: 'year'",
+        "ignored (--encoder uses text columns only): 'year'",
         "1 row without text, treated as empty",
         "method: uda, weight 1, threshold 0, temperature 1 (text classification",
-        "network: encoder bert, dropout 0.1 before the head (the given pretrained network, "
-        "fine-tuned",
-        "texts: 32 tokens, of longer ones the end (as long as the longest training text",
-        "weak view: none (the text as it is)",
-        "strong view: replace 0.3 (uninformative words replaced",
+        "network: encoder bert, dropout 0.1 before the head (the pretrained network you "
+        "named, fine-tuned",
+        "texts: 32 tokens, the end of longer texts (the longest training text",
+        "weak view: none (the unchanged text)",
+        "strong view: replace 0.3 (UDA's replacement of uninformative words",
         "batch: 8 labelled + 24 unlabelled",
-        "optimizer: adam, rate 0.003, linear, warmed up (set by you)",
+        "optimizer: adam, learning rate 0.003, linear with warm-up (set by you)",
     ):
         assert f"l2i: {line}" in said
-    assert "by their words" not in said
+    assert "TF-IDF" not in said
     assert not any(noise in said for noise in ("Loading weights", "Warning", "MISSING", "it/s"))
 
 
@@ -214,7 +214,7 @@ def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(sta
     assert "l2i: text columns: 'review', 'title', joined in this order" in said.err
     assert "l2i: method: mean-teacher, weight 1 (regression" in said.err
     assert "l2i: texts: 20 tokens, the start of longer texts (set by you)" in said.err
-    assert "texts fill all 20 tokens; of longer ones the start is read" in said.err
+    assert "texts reach the limit of 20 tokens; only the start of longer ones is used" in said.err
     config = json.loads((start / "stars/l2i/config.json").read_text())
     assert config["data"]["text"]["length"] == 20 and config["method"]["student_view"] == "strong"
     fit, rows = read_fit(start / "stars")
@@ -231,7 +231,7 @@ def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(sta
     )
     works("report", "stars", cwd=start)
     films()[["review"]].to_csv(start / "short.csv", index=False)
-    assert "has no column 'title', with which" in refused(
+    assert "has no column 'title', which the model was trained with" in refused(
         "predict", "stars", "short.csv", cwd=start
     )
 
@@ -280,10 +280,7 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
         "2",
     )
     said = works("fit", "films.csv", *options, "--no-baselines", "--out", "words", cwd=start)
-    hint = (
-        "text becomes TF-IDF features; --encoder bert-base-uncased "
-        "reads them with a pretrained network"
-    )
+    hint = "text becomes TF-IDF features; for a pretrained network, use --encoder bert-base-uncased"
     assert f"l2i: {hint}\n" in said.err and "l2i: network: mlp" in said.err
     assert read_fit(start / "words")[0].inputs["kind"] == "table"
 
@@ -292,10 +289,7 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
     ("flags", "message"),
     [
         (("--encoder", "./nowhere"), "there is no folder ./nowhere; check the path of --encoder"),
-        (
-            ("--encoder", "films.csv"),
-            "films.csv is a file; pass its folder to --encoder",
-        ),
+        (("--encoder", "films.csv"), "films.csv is a file; pass its folder to --encoder"),
         (("--encoder", ""), "give --encoder a folder, or a name such as bert-base-uncased"),
         (("--encoder", "untokenized"), "untokenized has no tokenizer"),
         (("--encoder", "weightless"), "weightless has no weights (model.safetensors)"),
@@ -341,15 +335,15 @@ def test_an_encoder_needs_texts_and_a_table(tmp_path: Path) -> None:
     flowers(60, 30).to_csv(tmp_path / "flowers.csv", index=False)
     plain = ("fit", "flowers.csv", "--target", "label", "--id", "name", "--ignore", "kind")
     for flags, message in {
-        ("--encoder", "bert"): "--encoder reads texts; name the columns that hold them by --text",
+        ("--encoder", "bert"): "--encoder needs text columns; name them with --text",
         (
             "--model.name",
             "encoder",
-        ): "--model.name encoder reads texts; name their column by --text",
+        ): "--model.name encoder needs text; name the columns with --text",
         (
             "--data.text.length",
             "20",
-        ): "--data.text is for texts that an encoder reads; leave it out, or give --encoder",
+        ): "--data.text applies only with --encoder; remove it, or add --encoder",
     }.items():
         assert message in refused(*plain, *flags, cwd=tmp_path)
     np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.arange(9) % 2)

@@ -60,7 +60,9 @@ def test_a_field_within_bounds_is_none(changes: dict[str, Any]) -> None:
 def test_the_scale_of_spreads_has_bounds_too() -> None:
     rows = target_rows(1)
     assert any("scale of the standard deviations" in text for text in actual(rows, std_scale=50.0))
-    assert not any("scale of the standard deviations" in text for text in actual(rows, std_scale=2.0))
+    assert not any(
+        "scale of the standard deviations" in text for text in actual(rows, std_scale=2.0)
+    )
 
 
 def labelled_as(rows: FitRows, counts: list[int]) -> FitRows:

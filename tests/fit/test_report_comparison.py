@@ -110,16 +110,8 @@ def test_equal_candidates_are_not_told_apart() -> None:
 @pytest.mark.parametrize(
     ("gone", "which", "words"),
     [
-        (
-            ("supervised",),
-            0,
-            "was not measured: no model was trained on the labelled rows alone.",
-        ),
-        (
-            ("baseline", "l2i"),
-            0,
-            "was not measured: no model was trained on the unlabelled rows.",
-        ),
+        (("supervised",), 0, "was not measured: no model was trained on the labelled rows alone."),
+        (("baseline", "l2i"), 0, "was not measured: no model was trained on the unlabelled rows."),
         (("baseline",), 1, "was not measured: no model was trained without it."),
         (("l2i",), 1, "was not measured: no model was trained with it."),
     ],
@@ -138,7 +130,9 @@ def test_without_test_rows_the_validation_rows_serve_and_that_is_said() -> None:
 
 def test_without_held_out_rows_nothing_is_claimed() -> None:
     rows = class_rows(counts={"labeled": 40, "unlabeled": 100})
-    assert said(rows) == ["The candidates cannot be compared: there are no validation or test rows."]
+    assert said(rows) == [
+        "The candidates cannot be compared: there are no validation or test rows."
+    ]
     assert build_calibration_section(fitted_for(rows), rows) is None
 
 
@@ -157,13 +151,32 @@ def test_a_regression_compares_roots_of_mean_squares() -> None:
     assert f", {format_significant(roots[0])} for supervised (" in said(rows)[0]
 
 
-def test_ties_go_to_what_has_learned_from_more_and_that_is_said() -> None:
+def test_ties_go_to_l2i_first_and_that_is_said() -> None:
     rows = class_rows(wrong={"baseline": 0.1, "l2i": 0.1})
     fitted = fitted_for(rows)
     tied = tuple(dataclasses.replace(c, validation_metric=4.0) for c in fitted.candidates)
-    assert (
-        "tied with fixmatch; ties go to L2I first, supervised last"
-        in build_verdict(dataclasses.replace(fitted, candidates=tied), rows).selection
+    tie = dataclasses.replace(fitted, candidates=tied, selected_name="l2i")
+    assert build_verdict(tie, rows).selection == (
+        "Selected: fixmatch + L2I (validation error 4.0 %, tied with fixmatch; "
+        "ties go to L2I first, supervised last)."
+    )
+
+
+def test_a_selection_within_a_standard_error_of_the_best_is_explained() -> None:
+    rows = class_rows()
+    fitted = fitted_for(rows)
+    values = {"supervised": 4.0, "baseline": 6.0, "l2i": 5.0}
+    near = tuple(
+        dataclasses.replace(c, validation_metric=values[c.name]) for c in fitted.candidates
+    )
+    changed = dataclasses.replace(fitted, candidates=near, selected_name="l2i")
+    assert build_verdict(changed, rows).selection == (
+        "Selected: fixmatch + L2I (validation error 5.0 %, within one standard error of supervised "
+        "at 4.0 %; ties go to L2I first, supervised last)."
+    )
+    best = dataclasses.replace(changed, selected_name="supervised")
+    assert build_verdict(best, rows).selection == (
+        "Selected: supervised (validation error 4.0 %, the lowest of 3)."
     )
 
 

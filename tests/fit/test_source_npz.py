@@ -79,7 +79,7 @@ def test_images_have_their_channels_first_and_are_left_as_they_are_where_they_fi
         and source.inputs.dtype == np.uint8
         and source.options["dtype"] == "uint8"
     )
-    assert ("x is taken as [N, H, W, C]" in source.notes) == (shape[3:] == (3,))
+    assert ("x is interpreted as [N, H, W, C]" in source.notes) == (shape[3:] == (3,))
 
 
 def test_images_of_4_pixels_width_are_taken_as_such_where_their_channels_come_first(
@@ -149,11 +149,7 @@ X, Y = np.arange(6.0).reshape(3, 2), np.array([0, 1, -1])
         ({"x": X, "y": np.array(["", "", ""])}, {}, "no row is labelled"),
         ({"x": X, "y": np.stack([Y, Y], axis=1)}, {}, "y is int64 [3, 2]"),
         ({"x": X, "y": Y}, {"task": "regression"}, "--task regression needs floats"),
-        (
-            {"x": X, "y": np.array([[1.0, np.nan], [1, 2], [3, 4]])},
-            {},
-            "row 1 has some targets",
-        ),
+        ({"x": X, "y": np.array([[1.0, np.nan], [1, 2], [3, 4]])}, {}, "row 1 has some targets"),
         ({"x": X, "y": np.array([{}, {}, {}])}, {}, "is damaged, or not an .npz of plain arrays"),
         (
             {"x": np.array([[1, np.inf], [2, 3], [3, 4]]), "y": Y},

@@ -180,7 +180,7 @@ def test_without_baselines_one_network_is_trained(table: Path) -> None:
     assert "l2i: method: vat, weight 1 (set by you)" in said.err
     assert "Selected: vat + L2I (validation error " in said.out
     assert "the only candidate" in said.out
-    assert "was not measured: no model was trained on the labelled rows alone" in said.out
+    assert "was not measured:\n  no model was trained on the labelled rows alone" in said.out
     assert [path.name for path in (table / "runs/alone").iterdir() if path.is_dir()] == ["l2i"]
     config = json.loads((table / "runs/alone/l2i/config.json").read_text())
     assert (config["method"]["name"], config["method"]["epsilon"]) == ("vat", 2.0)

@@ -347,7 +347,7 @@ def test_an_encoder_needs_texts_and_a_table(tmp_path: Path) -> None:
     }.items():
         assert message in refused(*plain, *flags, cwd=tmp_path)
     np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.arange(9) % 2)
-    assert "--encoder is for tables and image files" in refused(
+    assert "--encoder applies only to tables and image files" in refused(
         "fit", "a.npz", "--encoder", "bert", cwd=tmp_path
     )
     photos(tmp_path / "photos", each=2, unlabeled=2)

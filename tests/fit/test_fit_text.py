@@ -351,10 +351,10 @@ def test_an_encoder_needs_texts_and_a_table(tmp_path: Path) -> None:
         "fit", "a.npz", "--encoder", "bert", cwd=tmp_path
     )
     photos(tmp_path / "photos", each=2, unlabeled=2)
-    assert "--encoder is for tables, which these" in refused(
+    assert "--encoder applies only to tables, not to this data" in refused(
         "fit", "photos", "--encoder", "bert", cwd=tmp_path
     )
     image = ("--image", "kind", "--target", "label", "--encoder", "bert")
-    assert "--encoder is for tables without --image" in refused(
+    assert "--encoder applies only to tables without --image" in refused(
         "fit", "flowers.csv", *image, cwd=tmp_path
     )

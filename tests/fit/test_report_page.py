@@ -313,7 +313,7 @@ def test_an_outer_update_is_drawn_by_what_it_changes(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, class_rows())
     (folder / "l2i" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = Page(write_report(folder))
-    assert "negative, which is better, at 1 of 2 evaluations" in page.text
+    assert "negative (better) at 1 of 2 evaluations" in page.text
     assert len([line for line in page.all("line") if line["class"] == "zero"]) == 1
     assert "Test loss" not in page.text
 

@@ -350,7 +350,7 @@ def _draw_cost_change(
     if not points:
         return None
     num_better = sum(value < 0 for _, value in points)
-    note = f"negative, which is better, at {num_better:,} of {len(points):,} evaluations"
+    note = f"negative (better) at {num_better:,} of {len(points):,} evaluations"
     series = [LineSeries(candidate.title, candidate.name, points)]
     return _draw_lines(title, series, note=note, with_zero_line=True)
 

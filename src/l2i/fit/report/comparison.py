@@ -116,7 +116,7 @@ def _format_gap(gap: Estimate, *, is_classification: bool) -> str:
     if gap.is_significant:
         return text
     if not is_classification and gap.num_rows < MIN_ROWS_FOR_TARGETS:
-        return f"{text}, not tested with fewer than {MIN_ROWS_FOR_TARGETS} rows"
+        return f"{text}, too few rows to test"
     return f"{text}, not significant"
 
 
@@ -140,10 +140,12 @@ def _explain_selection(fitted: FitArtifact) -> str:
 
 
 def _make_footnotes(fitted: FitArtifact, split: str, *, has_both: bool) -> list[str]:
-    sign_test = "" if fitted.classes is None else f" and p < {SIGN_TEST_LEVEL} in a sign test"
+    condition = f"and p < {SIGN_TEST_LEVEL} in a sign test"
+    if fitted.classes is None:
+        condition = f"on {MIN_ROWS_FOR_TARGETS} rows or more"
     notes = [
         "± is one standard error of the paired difference. A difference is significant if it is "
-        f"at least {MIN_STANDARD_ERRORS:g} standard errors{sign_test}."
+        f"at least {MIN_STANDARD_ERRORS:g} standard errors {condition}."
     ]
     if has_both:
         notes.append(

@@ -194,13 +194,13 @@ def build_confidence_section(
     if not is_imputed.any():
         return None
     changes = rows.change_counts[is_imputed]
-    evaluations = pluralize(fitted.num_snapshots, "evaluation")
     if fitted.classes is not None:
         rule = f"confidence below {MIN_CONFIDENCE}"
+        evaluations = pluralize(fitted.num_snapshots, "evaluation")
         change_caption = f"changed during training ({evaluations})"
     else:
         rule = f"predicted std above {MAX_RELATIVE_STD} × the target's std"
-        change_caption = f"moved by more than 0.1 std during training ({evaluations})"
+        change_caption = "moved by more than 0.1 std between evaluations"
     abstain_share = format_percent(float(imputations.abstain[is_imputed].mean()))
     facts = [(f"{is_imputed.sum():,}", "imputed labels"), (abstain_share, f"abstain: {rule}")]
     charts = [_draw_confidences(fitted, imputations.confidence[is_imputed])]
@@ -230,7 +230,7 @@ def _draw_changes(fitted: FitArtifact, changes: NDArray[np.int64]) -> Chart:
     counts = enumerate(np.bincount(capped, minlength=MAX_COUNTED_CHANGES + 1).tolist())
     columns = {(f"{k}" if k < MAX_COUNTED_CHANGES else f"{k}+"): n for k, n in counts}
     if fitted.classes is None:
-        return draw_columns("Moves by more than 0.1 std during training", columns, x="moves")
+        return draw_columns("Moves by more than 0.1 std", columns, x="moves")
     return draw_columns("Label changes during training", columns, x="changes")
 
 

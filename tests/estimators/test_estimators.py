@@ -178,7 +178,7 @@ def test_numbers_and_categories_of_a_frame_are_encoded_inside():
     assert [c.kind for c in model.inputs_.columns] == ["number", "category", "category"]
     assert model.score(frame, truth) > 0.95
     new = frame.assign(place="nowhere")
-    assert np.isfinite(model.predict_proba(new)).all()  # a new category counts as not known
+    assert np.isfinite(model.predict_proba(new)).all()  # a new category treated as unknown
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame.rename(columns={"old": "young"}))
     with pytest.raises(InputError, match="'alcohol' contains NaN; fill it"):
@@ -212,7 +212,7 @@ def test_several_targets_are_learned_at_once():
     assert model.predict(x).shape == (len(x), 2)
     assert np.corrcoef(model.predict(x).T)[0, 1] < -0.9
     half = np.column_stack([y, np.where(np.arange(len(y)) == 3, np.nan, y)])
-    with pytest.raises(InputError, match="row 3 of y has some targets and lacks others"):
+    with pytest.raises(InputError, match="row 3 of y has some targets, and NaN for others"):
         L2IRegressor(**QUICK).fit(x, half)
 
 
@@ -221,7 +221,7 @@ def test_several_targets_are_learned_at_once():
     [
         ([-1] * 6, "no row is labelled"),
         ([0, 0, 0, -1, -1, -1], "one class"),
-        (["a", 1, None, "b", "a", 2], "partly strings and partly numbers"),
+        (["a", 1, None, "b", "a", 2], "mixes strings and numbers"),
     ],
 )
 def test_labels_that_teach_nothing_are_refused(y, words):
@@ -241,7 +241,7 @@ def test_wrong_parameters_say_what_would_be_right():
         L2IRegressor("fixmatch").fit(*diabetes()[:2])
     with pytest.raises(InputError, match=r"l2i\.rhoo"):
         L2IClassifier(settings={"l2i": {"rhoo": 1}}).fit(x, y)
-    with pytest.raises(InputError, match="no row has a target"):
+    with pytest.raises(InputError, match="y is NaN everywhere"):
         L2IRegressor().fit(x, np.full(len(x), np.nan))
 
 
@@ -263,5 +263,5 @@ def test_folds_hold_labelled_rows_alone_and_train_on_every_unlabelled_one():
     targets = diabetes()[1]
     folds = list(LabeledKFold(4, random_state=0).split(targets, targets))
     assert sorted(np.concatenate([test for _, test in folds])) == list(range(60))
-    with warnings.catch_warnings(), pytest.raises(InputError, match="cannot make 5 folds"):
+    with warnings.catch_warnings(), pytest.raises(InputError, match="are too few for 5 folds"):
         next(LabeledKFold(5).split(x[:4], [0, 1, -1, -1]))

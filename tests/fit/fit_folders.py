@@ -30,10 +30,10 @@ SECTIONS = [
     "curves",
     "calibration",
     "confusion",
-    "sureness",
+    "confidence",
     "samples",
     "warnings",
-    "choices",
+    "settings",
     "configuration",
 ]
 

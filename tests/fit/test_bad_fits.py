@@ -29,8 +29,8 @@ def test_a_folder_that_is_no_fit_is_refused_by_every_command(command: str, tmp_p
     (tmp_path / "flowers.csv").touch()
     for folder in ("photos", "nowhere", "flowers.csv"):
         line = refused(command, folder, *COMMANDS[command], cwd=tmp_path)
-        assert f"{folder} is not the folder of a fit (it has no fit.json)" in line
-    assert f"'l2i {command}' needs the folder of a fit" in refused(command, cwd=tmp_path)
+        assert f"{folder} is not a fit folder (it has no fit.json)" in line
+    assert f"'l2i {command}' needs a fit folder" in refused(command, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -67,15 +67,15 @@ def test_new_rows_that_do_not_fit_are_refused(fitted: Path, tmp_path: Path) -> N
         (
             "short",
             frame.drop(columns="size2"),
-            "has no column 'size2', with which the model was trained",
+            "has no column 'size2', which the model was trained with",
         ),
         (
             "words",
             frame.assign(size0="big"),
-            "column 'size0' holds 'big' in row 1, which is not a number",
+            "column 'size0' contains 'big' in row 1, not a number",
         ),
-        ("infinite", frame.assign(size0=np.inf), "column 'size0' holds an infinity"),
-        ("double", frame.assign(name="same"), "the id 'same' in row 2 is another row's too"),
+        ("infinite", frame.assign(size0=np.inf), "column 'size0' contains infinity"),
+        ("double", frame.assign(name="same"), "id 'same' in row 2 is a duplicate"),
     ):
         change.to_csv(tmp_path / f"{name}.csv", index=False)
         line = refused(

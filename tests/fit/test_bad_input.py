@@ -36,29 +36,29 @@ TABLES = {
         [row + "yes" if i < 9 else row for i, row in enumerate(ROWS)],
         "only one class, 'yes'; label",
     ),
-    "no labels": ("y", ROWS, "no row has a label: 'y' is blank everywhere; label some rows"),
-    "no rows": ("y", [], "has a header and no rows; give a table with rows"),
+    "no labels": ("y", ROWS, "no row is labelled: 'y' is blank in every row; label some rows"),
+    "no rows": ("y", [], "has a header but no rows; add some"),
     "mixed types": (
         "y",
         [*BOTH, "many,a,yes"],
-        "column 'x' mixes numbers with 1 cell of words, first 'many'",
+        "column 'x' mixes numbers and text (1 cell, first 'many'",
     ),
-    "infinity": ("y", [*BOTH, "inf,a,yes"], "column 'x' holds an infinity"),
+    "infinity": ("y", [*BOTH, "inf,a,yes"], "column 'x' contains infinity"),
     "too few labels": (
         "y",
         ["1,a,yes", "2,b,no", "3,a,"],
-        "2 labelled rows are too few to set 1 aside to choose by",
+        "2 labelled rows are too few for 1 validation and 1 test rows",
     ),
-    "a line too long": ("y", [*BOTH, "1,a,yes,4"], "line 42: 4 cells where there should be 3"),
+    "a line too long": ("y", [*BOTH, "1,a,yes,4"], "line 42: 4 cells, expected 3"),
     "a target of numbers and words": (
         "y",
         [f"{i},a,{i}.25" for i in range(20)] + ["1,a,tall"],
-        "target 'y' mixes numbers with 1 cell of words, first 'tall' in row 21",
+        "target 'y' mixes numbers and text (1 cell, first 'tall' in row 21)",
     ),
     "a target that never changes": (
         "y",
         [row + "1.5" for row in ROWS],
-        "the same in every labelled row",
+        "constant over the labelled rows",
     ),
 }
 
@@ -75,7 +75,11 @@ def test_an_empty_file_is_said(name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
     target = () if name.endswith(".npz") else ("--target", "y")
     line = refused("fit", name, *target, cwd=tmp_path)
-    assert "is empty; give a table" in line if target else "is damaged, or not an .npz" in line
+    assert (
+        "is empty; it needs a header and rows" in line
+        if target
+        else "is damaged, or not an .npz" in line
+    )
 
 
 def test_a_blank_number_is_a_choice_that_is_said_and_an_infinite_one_in_parquet_is_not(
@@ -85,21 +89,21 @@ def test_a_blank_number_is_a_choice_that_is_said_and_an_infinite_one_in_parquet_
     frame.loc[4, "size0"] = np.inf
     frame.to_parquet(tmp_path / "data.parquet")
     line = refused("fit", "data.parquet", *READ, cwd=tmp_path)
-    assert "column 'size0' holds an infinity" in line
+    assert "column 'size0' contains infinity" in line
     frame.loc[4, "size0"] = np.nan
     frame.to_parquet(tmp_path / "data.parquet")
     said = works(
         "fit", "data.parquet", *READ, *QUICK, "--steps", "5", "--no-baselines", cwd=tmp_path
     )
-    assert "blank cells are filled with the mean and marked: 'size0' (1), 'size1' (6)" in said.err
+    assert "blank cells are filled with the mean and flagged: 'size0' (1), 'size1' (6)" in said.err
 
 
 def test_another_encoding_is_named_with_what_reads_it(tmp_path: Path) -> None:
     rows = [row.replace("a,", "Köln,") for row in BOTH]
     written(tmp_path / "data.csv", HEADER + "\n".join(rows) + "\n", "latin-1")
     line = refused("fit", "data.csv", "--target", "y", cwd=tmp_path)
-    assert "data.csv is not UTF-8; give --encoding latin-1, or save it as UTF-8" in line
-    assert "there is no encoding 'klingon'" in refused(
+    assert "data.csv is not valid UTF-8; use --encoding latin-1, or save it as UTF-8" in line
+    assert "unknown encoding 'klingon'" in refused(
         "fit", "data.csv", "--target", "y", "--encoding", "klingon", cwd=tmp_path
     )
     encoding = ("--encoding", "latin-1")
@@ -123,12 +127,12 @@ def test_duplicate_and_blank_ids_are_named(place: Path) -> None:
     frame = flowers(150, 40)
     frame.loc[7, "name"] = "plant 3"
     frame.to_csv(place / "flowers.csv", index=False)
-    assert "the id 'plant 3' in row 8 is another row's too; give each row its own" in refused(
+    assert "id 'plant 3' in row 8 is a duplicate; make every id unique" in refused(
         *SMALL, cwd=place
     )
     frame.loc[7, "name"] = ""
     frame.to_csv(place / "flowers.csv", index=False)
-    assert "column 'name' of ids is blank in row 8; fill it in" in refused(*SMALL, cwd=place)
+    assert "id column 'name' is blank in row 8; fill it in" in refused(*SMALL, cwd=place)
 
 
 def test_unreadable_images_are_named_and_counted_and_skipped_only_when_asked(
@@ -140,12 +144,12 @@ def test_unreadable_images_are_named_and_counted_and_skipped_only_when_asked(
     (tmp_path / "photos/unlabeled/cut.png").write_bytes(whole[: len(whole) // 2])
     line = refused("fit", "photos", *QUICK, cwd=tmp_path)
     assert (
-        "2 images of 20 cannot be read: dark/broken.png (not an image), unlabeled/cut.png" in line
+        "2 of 20 images cannot be read: dark/broken.png (not an image), unlabeled/cut.png" in line
     )
-    assert "leave them out with --skip-unreadable" in line
+    assert "skip them with --skip-unreadable" in line
     quick = (*QUICK, "--steps", "3", "--model.width", "4", "--no-baselines")
     said = works("fit", "photos", "--skip-unreadable", *quick, cwd=tmp_path)
-    assert "2 images of 20 cannot be read" in said.err and ": left out" in said.err
+    assert "2 of 20 images cannot be read" in said.err and "skipped: " in said.err
     works("impute", "runs/photos", cwd=tmp_path)
     ids = pd.read_csv(tmp_path / "labels.csv")["id"]
     assert len(ids) == 18 and "dark/broken.png" not in set(ids)
@@ -168,24 +172,24 @@ def test_an_image_folder_without_classes_or_images_is_refused(tmp_path: Path) ->
         (("--model.widht", "3"), "perhaps you meant --model.width"),
         (("--steps", "many"), "Error parsing --steps"),
         (("--steps", "0"), "steps=0 must be at least 1"),
-        (("--data.num-labeled", "40"), "is not for your own data; use --validation and --test"),
-        (("--data.num-validation", "40"), "is not for your own data; use --validation"),
-        (("--data.name", "cifar10"), "is not for your own data; use PATH"),
-        (("--name", "mine"), "--name is not for your own data; use --out"),
+        (("--data.num-labeled", "40"), "does not apply to 'l2i fit'; use --validation and --test"),
+        (("--data.num-validation", "40"), "does not apply to 'l2i fit'; use --validation"),
+        (("--data.name", "cifar10"), "does not apply to 'l2i fit'; use PATH"),
+        (("--name", "mine"), "--name does not apply to 'l2i fit'; use --out"),
         (("--method", "fixmach"), "unknown method 'fixmach'"),
         (("--method", "supervised", "--method.weight", "x"), "--method.weight"),
         (("--method.epsilon", "0.5"), "--method.epsilon"),
         (("--model.name", "conv"), "model.name='conv' with depth 2 needs images"),
         (("--model.name", "nothing"), "unknown model 'nothing'"),
         (("--device", "tpu"), "device='tpu' is not"),
-        (("--validation", "0"), "no rows are set aside to choose by; give --validation 1 or more"),
-        (("--validation", "nan"), "--validation nan must be a whole number of rows, or a share"),
-        (("--test", "1.5"), "--test 1.5 must be a whole number of rows, or a share"),
         (
-            ("--test", "90"),
-            "40 labelled rows are too few to set 8 aside to choose by and 90 to measure on",
+            ("--validation", "0"),
+            "no validation rows to select a model on; set --validation to 1 or more",
         ),
-        (("--size", "32"), "--size is for images, which these data are not; leave it out"),
+        (("--validation", "nan"), "--validation nan must be a whole number of rows, or a fraction"),
+        (("--test", "1.5"), "--test 1.5 must be a whole number of rows, or a fraction"),
+        (("--test", "90"), "40 labelled rows are too few for 8 validation and 90 test rows"),
+        (("--size", "32"), "--size applies only to images, not to this data; remove it"),
         (
             ("--text", "colr"),
             "--text 'colr': flowers.csv has no such column; perhaps you meant 'colour'",
@@ -201,22 +205,18 @@ def test_flags_that_are_wrong_are_one_line(
 
 def test_a_network_that_does_not_fit_leaves_the_folder_free_for_one_that_does(place: Path) -> None:
     assert "'conv'" in refused(*SMALL, "--model.name", "conv", cwd=place)
-    assert (
-        "L2I was the only one trained"
-        in works(*SMALL, "--model.name", "mlp", "--no-baselines", cwd=place).out
-    )
+    said = works(*SMALL, "--model.name", "mlp", "--no-baselines", cwd=place)
+    assert "L2I (validation error " in said.out and "the only candidate" in said.out
 
 
 def test_paths_that_lead_nowhere_are_said(place: Path) -> None:
-    assert "there is no file or folder nothing.csv; check the path" in refused(
-        "fit", "nothing.csv", cwd=place
-    )
+    assert "nothing.csv was not found; check the path" in refused("fit", "nothing.csv", cwd=place)
     (place / "notes.docx").write_text("words")
-    assert "notes.docx is of an unknown kind; give a folder of images" in refused(
+    assert "notes.docx has an unsupported format; use a folder of images" in refused(
         "fit", "notes.docx", cwd=place
     )
     assert "'l2i fit' needs a file or folder: l2i fit PATH" in refused("fit", cwd=place)
-    assert "say with --target which column of flowers.csv holds the labels" in refused(
+    assert "--target must name the column of flowers.csv with the labels" in refused(
         "fit", "flowers.csv", cwd=place
     )
 

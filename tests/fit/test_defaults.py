@@ -30,4 +30,4 @@ def test_the_strength_of_l2i_is_that_of_the_study(kind: str) -> None:
     facts, rho, printed = KINDS[kind]
     run, _ = choose_run(facts)
     assert run.l2i.rho == rho
-    assert describe_run(run)["L2I"] == f"normalized, last_layer{printed}"
+    assert describe_run(run)["L2I"] == f"normalized, last_layer gradient{printed}"

@@ -32,12 +32,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_fit_says_what_it_reads_and_chooses_and_what_came_of_it(table: Path) -> None:
     said, printed = (table / "said.txt").read_text(), (table / "printed.txt").read_text()
-    assert "l2i: 30 rows labelled, 570 not" in said
-    assert "l2i: read as categories: 'colour'" in said
-    assert "blank cells are filled with the mean and marked: 'size1' (60)" in said
-    assert "l2i: steps: 60 (as asked)" in said
-    assert "l2i: network: mlp, width 16, depth 2 (as asked)" in said
-    assert "l2i: optimizer: adam, rate 0.005, constant (as asked)" in said
+    assert "l2i: 30 labelled rows, 570 unlabelled" in said
+    assert "l2i: categorical columns: 'colour'" in said
+    assert "blank cells are filled with the mean and flagged: 'size1' (60)" in said
+    assert "l2i: steps: 60 (set by you)" in said
+    assert "l2i: network: mlp, width 16, depth 2 (set by you)" in said
+    assert "l2i: optimizer: adam, learning rate 0.005, constant (set by you)" in said
     assert "l2i: method: pseudo-label, weight 1, threshold 0.95 (tabular classification" in said
     lines = printed.splitlines()
     assert [line.split("  ")[0] for line in lines[1:4]] == [
@@ -45,9 +45,16 @@ def test_a_fit_says_what_it_reads_and_chooses_and_what_came_of_it(table: Path) -
         "pseudo-label",
         "pseudo-label + L2I",
     ]
-    assert sum("  chosen" in line for line in lines[:4]) == 1
-    assert "help" in lines[4] and "learning to impute" in lines[5].lower()
-    assert lines[-1].startswith("in runs/flowers; next: l2i impute runs/flowers --out labels.csv")
+    assert sum("  selected" in line for line in lines[:4]) == 1
+    assert "unlabelled rows h" in lines[5] and "learning to impute" in lines[7].lower()
+    assert lines[6].startswith("  test error ") and lines[8].startswith("  test error ")
+    assert lines[9].startswith("Selected: ")
+    assert lines[11:] == [
+        "Saved in runs/flowers. Next:",
+        "  l2i report runs/flowers",
+        "  l2i impute runs/flowers --out labels.csv",
+        "  l2i predict runs/flowers NEW_DATA",
+    ]
 
 
 def test_what_is_asked_for_arrives_in_every_candidate(table: Path) -> None:
@@ -108,10 +115,8 @@ def test_imputed_labels_are_a_row_for_each_row_in_order(table: Path) -> None:
         assert (actual.loc[given, "changes"] == 0).all()
     assert (frame["label"] == truth["kind"]).mean() > 0.6
     assert loose["abstain"].sum() < frame["abstain"].sum()
-    assert (
-        said.out
-        == f"600 rows in labels.csv: 570 imputed, {frame['abstain'].sum()} of them abstained\n"
-    )
+    counts = f"30 given, 570 imputed ({frame['abstain'].sum()} abstain)"
+    assert said.out == f"wrote 600 labels to labels.csv: {counts}\n"
     assert not list(table.glob("*.partial"))
 
 
@@ -121,16 +126,16 @@ def test_new_rows_are_predicted_with_what_is_new_told(table: Path) -> None:
     new.to_csv(table / "new.csv", index=False)
     said = works("predict", "runs/flowers", "new.csv", cwd=table)
     assert (
-        "l2i: column 'colour': 1 row with 1 new category, such as 'violet', counts as not known"
+        "l2i: column 'colour': 1 row with 1 new category, such as 'violet', treated as unknown"
         in said.err
     )
-    assert "l2i: column 'size0': 1 blank row filled with the mean" in said.err
+    assert "l2i: column 'size0': 1 blank cell filled with the mean" in said.err
     lines = said.out.splitlines()
     assert lines[0] == "id,label,confidence,p(aster),p(lily),p(rose)"
     assert [line.split(",")[0] for line in lines[1:]] == new["name"].tolist()
     assert (
         works("predict", "runs/flowers", "new.csv", "--out", "p.parquet", cwd=table).out
-        == "20 rows in p.parquet\n"
+        == "wrote 20 predictions to p.parquet\n"
     )
     frame = pd.read_parquet(table / "p.parquet")
     np.testing.assert_allclose(probabilities(frame).sum(axis=1), 1, atol=1e-5)
@@ -153,7 +158,7 @@ def test_predictions_of_the_rows_fitted_to_are_the_labels_imputed(table: Path) -
 
 def test_an_exported_table_model_answers_as_predict_does(table: Path) -> None:
     said = works("export", "runs/flowers", "model.onnx", cwd=table)
-    assert said.out.startswith("model.onnx: the same as the model's own outputs")
+    assert said.out == "wrote model.onnx; its outputs match the model's\n"
     works("predict", "runs/flowers", "flowers.csv", "--out", "all.csv", cwd=table)
     raw = pd.read_csv(table / "flowers.csv")
     feeds = {
@@ -169,8 +174,8 @@ def test_an_exported_table_model_answers_as_predict_does(table: Path) -> None:
 def test_a_report_is_one_file_with_the_verdict(table: Path) -> None:
     assert works("report", "runs/flowers", cwd=table).out == "runs/flowers/report.html\n"
     page = (table / "runs/flowers/report.html").read_text()
-    verdict = (table / "printed.txt").read_text().splitlines()[4]
-    assert verdict.split(":")[0] in page
+    verdict = (table / "printed.txt").read_text().splitlines()[5]
+    assert verdict in page
     assert works("report", "runs/flowers", "--out", "page.html", cwd=table).out == "page.html\n"
     assert (table / "page.html").read_text() == page
 
@@ -180,9 +185,10 @@ def test_all_rows_labelled_is_supervised_and_said(tmp_path: Path) -> None:
     said = works(*FIT, "--method", "vat", cwd=tmp_path)
     assert "l2i: no unlabelled rows: only the supervised model will be trained" in said.err
     assert "l2i: method: supervised (there are no unlabelled rows)" in said.err
-    assert "supervised was the only one trained" in said.out
+    assert "Selected: supervised (validation error " in said.out
+    assert "the only candidate" in said.out
     said = works("impute", "runs/flowers", cwd=tmp_path)
-    assert said.out == "120 rows in labels.csv: 0 imputed, 0 of them abstained\n"
+    assert said.out == "wrote 120 labels to labels.csv: 120 given, 0 imputed (0 abstain)\n"
     assert (pd.read_csv(tmp_path / "labels.csv")["source"] == "given").all()
     works("report", "runs/flowers", cwd=tmp_path)
 
@@ -192,7 +198,8 @@ def test_a_class_with_one_label_works_and_is_said(tmp_path: Path) -> None:
     frame.loc[np.flatnonzero(frame["label"] == "")[0], "label"] = "orchid"
     frame.to_csv(tmp_path / "flowers.csv", index=False)
     said = works(*FIT, "--steps", "20", cwd=tmp_path)
-    assert "with one label, a class cannot be in both training and validation: 'orchid'" in said.err
+    note = "classes with one label, which cannot be both trained and validated on: 'orchid'"
+    assert note in said.err
     fitted, rows = read_fit(tmp_path / "runs/flowers")
     assert fitted.classes == ("aster", "lily", "orchid", "rose")
     assert rows.split_names[rows.given_labels == 2].tolist() == ["labeled"]
@@ -225,7 +232,7 @@ def test_text_is_read_by_its_words_and_not_exported(tmp_path: Path) -> None:
     reviews().to_csv(tmp_path / "films.csv", index=False)
     options = ("--text", "review", "--target", "mood")
     said = works("fit", "films.csv", *options, *QUICK, "--optim.lr", "0.01", cwd=tmp_path)
-    assert "l2i: read as text: 'review'" in said.err
+    assert "l2i: text columns: 'review'" in said.err
     works("impute", "runs/films", cwd=tmp_path)
     frame = pd.read_csv(tmp_path / "labels.csv")
     assert (frame["mood"] == np.where(frame.index % 2, "good", "bad")).mean() > 0.8
@@ -236,7 +243,7 @@ def test_text_is_read_by_its_words_and_not_exported(tmp_path: Path) -> None:
     works("report", "runs/films", cwd=tmp_path)
     assert "lovely" in (tmp_path / "runs/films/report.html").read_text()
     line = refused("export", "runs/films", "model.onnx", cwd=tmp_path)
-    assert "column 'review' is text, which a model file cannot read; use 'l2i predict" in line
+    assert "column 'review' is text, which cannot be exported; use 'l2i predict" in line
 
 
 def test_two_targets_of_different_units(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def made(run: Path) -> dict[Path, tuple[int, bytes]]:
 def test_a_fit_that_is_done_is_not_done_again(table: Path) -> None:
     before = made(table / "runs/flowers")
     said = works(*FIT, cwd=table)
-    assert "runs/flowers: already done; choose a different --out to fit again" in said.err
+    assert "runs/flowers is already fitted; choose a different --out to fit again" in said.err
     assert said.out == (table / "printed.txt").read_text()
     assert made(table / "runs/flowers") == before
 
@@ -53,15 +53,16 @@ def test_a_fit_that_is_done_is_not_done_again(table: Path) -> None:
     "other", [("--seed", "2"), ("--steps", "50"), ("--validation", "0.3"), ("--method", "vat")]
 )
 def test_other_options_in_the_same_folder_are_refused(table: Path, other: tuple[str, str]) -> None:
-    assert "runs/flowers holds a fit of other data or options; choose a different --out" in refused(
-        *FIT, *other, cwd=table
+    assert (
+        "runs/flowers contains a fit of other data or with other options; choose a different --out"
+        in refused(*FIT, *other, cwd=table)
     )
 
 
 def test_other_data_in_the_same_folder_are_refused(table: Path, tmp_path: Path) -> None:
     shutil.copytree(table / "runs", tmp_path / "runs")
     flowers(seed=1).to_csv(tmp_path / "flowers.csv", index=False)
-    assert "holds a fit of other data or options" in refused(*FIT, cwd=tmp_path)
+    assert "contains a fit of other data or with other options" in refused(*FIT, cwd=tmp_path)
 
 
 def test_a_folder_of_something_else_is_left_alone(table: Path) -> None:
@@ -69,7 +70,7 @@ def test_a_folder_of_something_else_is_left_alone(table: Path) -> None:
     (table / "mine" / "thesis.txt").write_text("years of work")
     said = l2i(*FIT, "--out", "mine", cwd=table)
     assert said.code == 2
-    assert said.err == "l2i: mine holds something else already; choose a different --out\n"
+    assert said.err == "l2i: mine exists and is not a fit folder; choose a different --out\n"
     assert (table / "mine" / "thesis.txt").read_text() == "years of work"
 
 
@@ -79,7 +80,7 @@ def test_a_fit_that_was_cut_goes_on_to_the_same_end(table: Path, tmp_path: Path)
     (folder / "fit.json").unlink()
     (folder / "l2i" / "result.json").unlink()
     sorted((folder / "l2i" / "checkpoints").iterdir())[-1].unlink()  # as it was at step 45
-    assert "is an unfinished fit; the command that began it resumes it" in refused(
+    assert "is an unfinished fit; repeat the same 'l2i fit' command to resume it" in refused(
         "impute", str(folder), cwd=table
     )
     said = works(*FIT, "--out", str(folder), cwd=table)
@@ -174,9 +175,10 @@ def test_without_baselines_one_network_is_trained(table: Path) -> None:
     said = works(
         *FIT, *out, "--no-baselines", "--method", "vat", "--method.epsilon", "2", cwd=table
     )
-    assert "l2i: method: vat, weight 1 (as asked)" in said.err
-    assert "vat + L2I was the only one trained" in said.out
-    assert "was not compared: no network was trained on the labelled rows alone" in said.out
+    assert "l2i: method: vat, weight 1 (set by you)" in said.err
+    assert "Selected: vat + L2I (validation error " in said.out
+    assert "the only candidate" in said.out
+    assert "was not measured:\n  no model was trained on the labelled rows alone" in said.out
     assert [path.name for path in (table / "runs/alone").iterdir() if path.is_dir()] == ["l2i"]
     config = json.loads((table / "runs/alone/l2i/config.json").read_text())
     assert (config["method"]["name"], config["method"]["epsilon"]) == ("vat", 2.0)
@@ -186,7 +188,7 @@ def test_without_baselines_one_network_is_trained(table: Path) -> None:
 
 def test_imputation_can_be_turned_off(table: Path) -> None:
     said = works(*FIT, "--out", "runs/off", "--l2i.update", "off", cwd=table)
-    assert "l2i: L2I: off (as asked)" in said.err
+    assert "l2i: L2I: off (set by you)" in said.err
     assert sorted(path.name for path in (table / "runs/off").iterdir() if path.is_dir()) == [
         "baseline",
         "supervised",

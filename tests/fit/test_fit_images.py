@@ -20,8 +20,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     photos(folder / "photos")
     said = works("fit", "photos", *QUICK, "--steps", "30", "--model.width", "8", cwd=folder)
-    assert "l2i: 20 rows labelled, 24 not" in said.err
-    assert "their centre square, of three colours; --size chooses another" in said.err
+    assert "l2i: 20 labelled rows, 24 unlabelled" in said.err
+    assert "(centre crop), RGB; --size sets another size" in said.err
     assert "l2i: method: fixmatch" in said.err
     return folder
 
@@ -74,7 +74,7 @@ def test_landmarks_come_back_in_pixels_of_the_images_as_they_were(tmp_path: Path
     said = works(
         "fit", "squares.csv", *options, *QUICK, "--model.width", "64", "--steps", "80", cwd=tmp_path
     )
-    assert "l2i: the targets are 2 points x, y in pixels" in said.err
+    assert "l2i: the targets are 2 landmarks x, y in pixels" in said.err
     works("impute", "runs/squares", "--out", "labels.csv", cwd=tmp_path)
     frame = pd.read_csv(tmp_path / "labels.csv")
     assert list(frame.columns) == [

@@ -83,13 +83,15 @@ def test_a_share_of_very_many_rows_is_not_taken_whole() -> None:
 
 @pytest.mark.parametrize("share", [-1, -0.1, 1.0, 3.5, float("inf"), float("nan")])
 def test_what_is_no_share_and_no_count_is_refused(share: float) -> None:
-    with pytest.raises(InputError, match=r"--test .* must be a whole number of rows, or a share"):
+    with pytest.raises(
+        InputError, match=r"--test .* must be a whole number of rows, or a fraction"
+    ):
         assign_splits(classes(100, 10), validation=0.2, test=share, seed=0)
 
 
 def test_too_few_rows_are_refused_with_what_helps() -> None:
     with pytest.raises(
-        InputError, match=r"10 labelled rows are too few to set 5 .* lower --validation and --test"
+        InputError, match=r"10 labelled rows are too few for 5 .* lower --validation and --test"
     ):
         assign_splits(classes(10, 0), validation=5, test=5, seed=0)
     with pytest.raises(InputError, match="too few"):

@@ -91,20 +91,20 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_fit_says_what_it_reads_and_chooses(fitted: Path) -> None:
     said = (fitted / "said.txt").read_text()
     for line in (
-        "read as text: 'review'",
-        "left out, as --encoder reads texts alone: 'year'",
-        "1 row without a text, read as an empty one",
+        "text columns: 'review'",
+        "ignored (--encoder uses text columns only): 'year'",
+        "1 row without text, treated as empty",
         "method: uda, weight 1, threshold 0, temperature 1 (text classification",
-        "network: encoder bert, dropout 0.1 before the head (the given pretrained network, "
-        "fine-tuned",
-        "texts: 32 tokens, of longer ones the end (as long as the longest training text",
-        "weak view: none (the text as it is)",
-        "strong view: replace 0.3 (uninformative words replaced",
+        "network: encoder bert, dropout 0.1 before the head (the pretrained network you "
+        "named, fine-tuned",
+        "texts: 32 tokens, the end of longer texts (the longest training text",
+        "weak view: none (the unchanged text)",
+        "strong view: replace 0.3 (UDA's replacement of uninformative words",
         "batch: 8 labelled + 24 unlabelled",
-        "optimizer: adam, rate 0.003, linear, warmed up (as asked)",
+        "optimizer: adam, learning rate 0.003, linear with warm-up (set by you)",
     ):
         assert f"l2i: {line}" in said
-    assert "by their words" not in said
+    assert "TF-IDF" not in said
     assert not any(noise in said for noise in ("Loading weights", "Warning", "MISSING", "it/s"))
 
 
@@ -133,7 +133,7 @@ def test_imputed_labels_are_a_row_for_each_row_and_mostly_right(fitted: Path) ->
 
 def test_predictions_without_the_weights_are_what_the_fit_says_of_its_rows(fitted: Path) -> None:
     said = works("predict", "runs/films", "films.csv", "--out", "same.csv", cwd=fitted)
-    assert "l2i: 1 row without a text, read as an empty one" in said.err
+    assert "l2i: 1 row without text, treated as empty" in said.err
     fit, rows = read_fit(fitted / "runs/films")
     wanted = softmax(rows.outputs[fit.selected_name].astype(float) / fit.temperature, axis=1)
     np.testing.assert_allclose(probabilities(pd.read_csv(fitted / "same.csv")), wanted, atol=1e-4)
@@ -149,7 +149,7 @@ def test_new_texts_are_predicted_and_a_missing_column_is_said(fitted: Path) -> N
     assert lines[0] == "id,mood,confidence,p(bad),p(good)" and said.err == ""
     assert [line.split(",")[1] for line in lines[1:3]] == ["good", "bad"] and len(lines) == 4
     (fitted / "other.csv").write_text("text,x\ngreat,1\n")
-    assert "has no column 'review', with which the model was trained" in refused(
+    assert "has no column 'review', which the model was trained with" in refused(
         "predict", "runs/films", "other.csv", cwd=fitted
     )
 
@@ -171,7 +171,7 @@ def test_an_encoder_is_not_exported(fitted: Path) -> None:
     for out in ("model.onnx", "model.pt2"):
         line = refused("export", "runs/films", out, cwd=fitted)
         assert (
-            "column 'review' is text, which a model file cannot read; use 'l2i predict runs/films'"
+            "column 'review' is text, which cannot be exported; use 'l2i predict runs/films'"
             in line
         )
 
@@ -211,10 +211,10 @@ def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(sta
     said = works(
         "fit", "films.csv", *options, *QUICK, *asked, "--no-baselines", "--out", "stars", cwd=start
     )
-    assert "l2i: read as text: 'review', 'title', joined in this order" in said.err
+    assert "l2i: text columns: 'review', 'title', joined in this order" in said.err
     assert "l2i: method: mean-teacher, weight 1 (regression" in said.err
-    assert "l2i: texts: 20 tokens, of longer ones the start (as asked)" in said.err
-    assert "texts fill all 20 tokens; of longer ones the start is read" in said.err
+    assert "l2i: texts: 20 tokens, the start of longer texts (set by you)" in said.err
+    assert "texts reach the limit of 20 tokens; only the start of longer ones is used" in said.err
     config = json.loads((start / "stars/l2i/config.json").read_text())
     assert config["data"]["text"]["length"] == 20 and config["method"]["student_view"] == "strong"
     fit, rows = read_fit(start / "stars")
@@ -231,7 +231,7 @@ def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(sta
     )
     works("report", "stars", cwd=start)
     films()[["review"]].to_csv(start / "short.csv", index=False)
-    assert "has no column 'title', with which" in refused(
+    assert "has no column 'title', which the model was trained with" in refused(
         "predict", "stars", "short.csv", cwd=start
     )
 
@@ -255,7 +255,7 @@ def test_a_text_of_numbers_is_a_text_and_how_tokens_are_pooled_is_kept(start: Pa
     said = works("fit", "films.csv", *options, *frozen, "--out", "years", cwd=start)
     assert (
         "l2i: network: encoder bert, dropout 0.1 before the head, "
-        "word embeddings not trained (as asked)" in said.err
+        "word embeddings frozen (set by you)" in said.err
     )
     shutil.move(start / "bert/1_Pooling", start / "pooling")
     works("predict", "years", "films.csv", "--out", "years.csv", cwd=start)
@@ -280,10 +280,7 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
         "2",
     )
     said = works("fit", "films.csv", *options, "--no-baselines", "--out", "words", cwd=start)
-    hint = (
-        "texts are read by their words; --encoder bert-base-uncased "
-        "reads them with a pretrained network"
-    )
+    hint = "text becomes TF-IDF features; for a pretrained network, use --encoder bert-base-uncased"
     assert f"l2i: {hint}\n" in said.err and "l2i: network: mlp" in said.err
     assert read_fit(start / "words")[0].inputs["kind"] == "table"
 
@@ -292,10 +289,7 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
     ("flags", "message"),
     [
         (("--encoder", "./nowhere"), "there is no folder ./nowhere; check the path of --encoder"),
-        (
-            ("--encoder", "films.csv"),
-            "films.csv is a file; give --encoder the folder that holds it",
-        ),
+        (("--encoder", "films.csv"), "films.csv is a file; pass its folder to --encoder"),
         (("--encoder", ""), "give --encoder a folder, or a name such as bert-base-uncased"),
         (("--encoder", "untokenized"), "untokenized has no tokenizer"),
         (("--encoder", "weightless"), "weightless has no weights (model.safetensors)"),
@@ -309,11 +303,11 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
             ("--data.text.length", "2"),
             "data.text.length=2 leaves no room for words; use at least 3",
         ),
-        (("--data.text.paraphrases", "x"), "is not for your own data; use --data.words.replace"),
-        (("--model.weights", "bert"), "--model.weights is not for your own data; use --encoder"),
+        (("--data.text.paraphrases", "x"), "does not apply to 'l2i fit'; use --data.words.replace"),
+        (("--model.weights", "bert"), "--model.weights does not apply to 'l2i fit'; use --encoder"),
         (
             ("--model.name", "mlp"),
-            "--model.name mlp cannot read texts; leave it out, or leave out --encoder",
+            "--model.name mlp does not take text; remove it, or remove --encoder",
         ),
         (
             ("--data.weak.noise", "0.1"),
@@ -321,7 +315,7 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
         ),
         (
             ("--category", "year"),
-            "--category is for tables without --encoder, which these data are not; leave it out",
+            "--category applies only to tables without --encoder, not to this data; remove it",
         ),
         (("--method", "mixmatch"), "mixmatch"),
         (("--method", "vat"), "vat"),
@@ -335,32 +329,32 @@ def test_what_is_wrong_with_an_encoder_is_one_line(
 
 def test_an_encoder_needs_texts_and_a_table(tmp_path: Path) -> None:
     films().assign(review="").to_csv(tmp_path / "films.csv", index=False)
-    assert "'review' is blank in every row; name a column with texts by --text" in refused(
+    assert "'review' is blank in every row; choose a different --text" in refused(
         *CLASSES, cwd=tmp_path
     )
     flowers(60, 30).to_csv(tmp_path / "flowers.csv", index=False)
     plain = ("fit", "flowers.csv", "--target", "label", "--id", "name", "--ignore", "kind")
     for flags, message in {
-        ("--encoder", "bert"): "--encoder reads texts; name the columns that hold them by --text",
+        ("--encoder", "bert"): "--encoder needs text columns; name them with --text",
         (
             "--model.name",
             "encoder",
-        ): "--model.name encoder reads texts; name their column by --text",
+        ): "--model.name encoder needs text; name the columns with --text",
         (
             "--data.text.length",
             "20",
-        ): "--data.text is for texts that an encoder reads; leave it out, or give --encoder",
+        ): "--data.text applies only with --encoder; remove it, or add --encoder",
     }.items():
         assert message in refused(*plain, *flags, cwd=tmp_path)
     np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.arange(9) % 2)
-    assert "--encoder is for tables and image files" in refused(
+    assert "--encoder applies only to tables and image files" in refused(
         "fit", "a.npz", "--encoder", "bert", cwd=tmp_path
     )
     photos(tmp_path / "photos", each=2, unlabeled=2)
-    assert "--encoder is for tables, which these" in refused(
+    assert "--encoder applies only to tables, not to this data" in refused(
         "fit", "photos", "--encoder", "bert", cwd=tmp_path
     )
     image = ("--image", "kind", "--target", "label", "--encoder", "bert")
-    assert "--encoder is for tables without --image" in refused(
+    assert "--encoder applies only to tables without --image" in refused(
         "fit", "flowers.csv", *image, cwd=tmp_path
     )

@@ -65,7 +65,7 @@ def test_a_threshold_that_is_no_probability_is_refused(threshold: float) -> None
 def test_a_threshold_that_is_no_spread_is_refused(threshold: float) -> None:
     nothing = np.zeros((2, 1), dtype=np.float32)
     fitted = fitted_like(classes=None, targets=("u",), target_std=(1.0,))
-    with pytest.raises(InputError, match="must be a spread"):
+    with pytest.raises(InputError, match="must be a standard deviation"):
         impute(fitted, rows_of(nothing.astype(np.float64), nothing, nothing), threshold)
 
 

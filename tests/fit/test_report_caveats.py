@@ -32,14 +32,14 @@ def test_nothing_is_said_where_nothing_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"covariate_shift_auc": 0.71}, "unlike the labelled"),
+        ({"covariate_shift_auc": 0.71}, "distributed differently from the labelled"),
         ({"mask_rate": 0.09}, "Only 9.0 % of the unlabelled rows"),
-        ({"temperature": 0.05}, "temperature that calibrates"),
-        ({"temperature": 19.99}, "temperature that calibrates"),
+        ({"temperature": 0.05}, "The calibrated temperature is"),
+        ({"temperature": 19.99}, "The calibrated temperature is"),
     ],
 )
 def test_a_field_out_of_bounds_is_a_caution(changes: dict[str, Any], words: str) -> None:
-    texts = [text for text in actual(calm(), **changes) if "less often right" not in text]
+    texts = [text for text in actual(calm(), **changes) if "overconfident" not in text]
     assert len(texts) == 1 and words in texts[0]
 
 
@@ -59,8 +59,10 @@ def test_a_field_within_bounds_is_none(changes: dict[str, Any]) -> None:
 
 def test_the_scale_of_spreads_has_bounds_too() -> None:
     rows = target_rows(1)
-    assert any("scale of the spreads" in text for text in actual(rows, std_scale=50.0))
-    assert not any("scale of the spreads" in text for text in actual(rows, std_scale=2.0))
+    assert any("scale of the standard deviations" in text for text in actual(rows, std_scale=50.0))
+    assert not any(
+        "scale of the standard deviations" in text for text in actual(rows, std_scale=2.0)
+    )
 
 
 def labelled_as(rows: FitRows, counts: list[int]) -> FitRows:
@@ -73,7 +75,7 @@ def labelled_as(rows: FitRows, counts: list[int]) -> FitRows:
     ("counts", "uneven"), [([60, 40, 20], False), ([66, 33, 21], True), ([60, 60, 0], True)]
 )
 def test_uneven_labels_are_told(counts: list[int], uneven: bool) -> None:
-    assert any("uneven" in text for text in actual(labelled_as(calm(), counts))) is uneven
+    assert any("imbalanced" in text for text in actual(labelled_as(calm(), counts))) is uneven
 
 
 def imputed_as(rows: FitRows, shares: list[float]) -> FitRows:
@@ -90,7 +92,7 @@ def imputed_as(rows: FitRows, shares: list[float]) -> FitRows:
     ("shares", "words"),
     [
         ([0.96, 0.02, 0.02], "collapsed"),
-        ([0.7, 0.2, 0.1], "spread unlike"),
+        ([0.7, 0.2, 0.1], "class distribution of the imputed labels differs"),
         ([0.4, 0.3, 0.3], None),
     ],
 )
@@ -119,9 +121,9 @@ def test_few_validation_rows_are_told() -> None:
 def test_candidates_that_validation_cannot_tell_apart_are_told() -> None:
     close = {"supervised": 0.3, "baseline": 0.101, "l2i": 0.1}
     assert any(
-        "cannot tell the best" in text for text in actual(class_rows(counts=CALM, wrong=close))
+        "do not separate the best" in text for text in actual(class_rows(counts=CALM, wrong=close))
     )
-    assert not any("cannot tell the best" in text for text in actual(calm()))
+    assert not any("do not separate the best" in text for text in actual(calm()))
 
 
 def held_out(right: int, wrong: int, confidence: float) -> FitRows:
@@ -156,7 +158,7 @@ def test_labels_right_less_often_than_they_say_are_told(
     texts = [
         text
         for text in actual(held_out(right, wrong, confidence), temperature=1.0)
-        if "less often right" in text
+        if "overconfident" in text
     ]
     assert len(texts) == bold
     assert not bold or f"on {right + wrong} validation and test rows" in texts[0]

@@ -80,8 +80,8 @@ def test_few_rows_establish_nothing_even_where_all_differ() -> None:
 def test_the_verdict_says_what_helps_and_by_how_much() -> None:
     first, second = said(class_rows())
     pattern = (
-        r"The unlabelled rows help: fixmatch \+ L2I is wrong on (.*) % of 180 test rows, "
-        r"supervised on (.*) % \((.*) points fewer, ± (.*)\)\."
+        r"The unlabelled rows help: test error (.*) % for fixmatch \+ L2I, (.*) % for supervised "
+        r"\(180 rows; (.*) ± (.*) points lower\)\."
     )
     actual = re.fullmatch(pattern, first)
     assert actual
@@ -93,35 +93,27 @@ def test_the_verdict_says_what_helps_and_by_how_much() -> None:
 def test_the_verdict_says_when_it_hurts() -> None:
     rows = class_rows(wrong={"supervised": 0.05, "baseline": 0.1, "l2i": 0.3})
     first, second = said(rows)
-    assert first.startswith(
-        "The unlabelled rows hurt: fixmatch is wrong"
-    )  # the better of the two by validation
-    assert "points more" in first
+    assert first.startswith("The unlabelled rows hurt: ")
+    assert " % for fixmatch, " in first  # the better of the two by validation
+    assert "points higher" in first
     assert second.startswith("Learning to impute hurts: ")
 
 
 def test_equal_candidates_are_not_told_apart() -> None:
     first, second = said(class_rows(wrong={"supervised": 0.1, "baseline": 0.1, "l2i": 0.1}))
-    assert first.startswith("Whether the unlabelled rows help cannot be told: ")
+    assert first.startswith("It is not clear whether the unlabelled rows help: ")
     assert "no difference" in first
-    assert "cannot be told" in second and "too few" not in second  # nothing to tell from chance
+    assert second.startswith("It is not clear whether learning to impute helps: ")
+    assert "significant" not in second  # there is no difference to test
 
 
 @pytest.mark.parametrize(
     ("gone", "which", "words"),
     [
-        (
-            ("supervised",),
-            0,
-            "was not compared: no network was trained on the labelled rows alone.",
-        ),
-        (
-            ("baseline", "l2i"),
-            0,
-            "was not compared: no network was trained on the unlabelled rows.",
-        ),
-        (("baseline",), 1, "was not compared: no network was trained without it."),
-        (("l2i",), 1, "was not compared: no network was trained with it."),
+        (("supervised",), 0, "was not measured: no model was trained on the labelled rows alone."),
+        (("baseline", "l2i"), 0, "was not measured: no model was trained on the unlabelled rows."),
+        (("baseline",), 1, "was not measured: no model was trained without it."),
+        (("l2i",), 1, "was not measured: no model was trained with it."),
     ],
 )
 def test_what_was_not_compared_is_said(gone: tuple[str, ...], which: int, words: str) -> None:
@@ -131,13 +123,16 @@ def test_what_was_not_compared_is_said(gone: tuple[str, ...], which: int, words:
 def test_without_test_rows_the_validation_rows_serve_and_that_is_said() -> None:
     rows = class_rows(counts={"labeled": 40, "unlabeled": 100, "validation": 150})
     actual = build_verdict(fitted_for(rows), rows)
-    assert "150 validation rows" in str(actual.sentences[0])
-    assert any("on which the choice was made" in note for note in actual.footnotes)
+    assert ": validation error " in str(actual.sentences[0])
+    assert "(150 rows; " in str(actual.sentences[0])
+    assert any("also used for model selection" in note for note in actual.footnotes)
 
 
 def test_without_held_out_rows_nothing_is_claimed() -> None:
     rows = class_rows(counts={"labeled": 40, "unlabeled": 100})
-    assert said(rows) == ["Nothing can be compared: no rows with known labels were held out."]
+    assert said(rows) == [
+        "The candidates cannot be compared: there are no validation or test rows."
+    ]
     assert build_calibration_section(fitted_for(rows), rows) is None
 
 
@@ -153,16 +148,35 @@ def test_a_regression_compares_roots_of_mean_squares() -> None:
         for n in ("supervised", "l2i")
     ]
     assert actual == pytest.approx(roots)
-    assert f"supervised of {format_significant(roots[0])} (" in said(rows)[0]
+    assert f", {format_significant(roots[0])} for supervised (" in said(rows)[0]
 
 
-def test_ties_go_to_what_has_learned_from_more_and_that_is_said() -> None:
+def test_ties_go_to_l2i_first_and_that_is_said() -> None:
     rows = class_rows(wrong={"baseline": 0.1, "l2i": 0.1})
     fitted = fitted_for(rows)
     tied = tuple(dataclasses.replace(c, validation_metric=4.0) for c in fitted.candidates)
-    assert (
-        "it has learned from more"
-        in build_verdict(dataclasses.replace(fitted, candidates=tied), rows).selection
+    tie = dataclasses.replace(fitted, candidates=tied, selected_name="l2i")
+    assert build_verdict(tie, rows).selection == (
+        "Selected: fixmatch + L2I (validation error 4.0 %, tied with fixmatch; "
+        "ties go to L2I first, supervised last)."
+    )
+
+
+def test_a_selection_within_a_standard_error_of_the_best_is_explained() -> None:
+    rows = class_rows()
+    fitted = fitted_for(rows)
+    values = {"supervised": 4.0, "baseline": 6.0, "l2i": 5.0}
+    near = tuple(
+        dataclasses.replace(c, validation_metric=values[c.name]) for c in fitted.candidates
+    )
+    changed = dataclasses.replace(fitted, candidates=near, selected_name="l2i")
+    assert build_verdict(changed, rows).selection == (
+        "Selected: fixmatch + L2I (validation error 5.0 %, within one standard error of supervised "
+        "at 4.0 %; ties go to L2I first, supervised last)."
+    )
+    best = dataclasses.replace(changed, selected_name="supervised")
+    assert build_verdict(best, rows).selection == (
+        "Selected: supervised (validation error 4.0 %, the lowest of 3)."
     )
 
 

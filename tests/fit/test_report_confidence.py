@@ -42,7 +42,7 @@ def test_the_most_sure_are_at_most_three_a_class() -> None:
 def test_no_probability_is_rounded_to_one(logit: float, said: str) -> None:
     rows = surely(class_rows(), [[logit, 0, 0]])
     (card,), _ = shown(rows, previews=table_samples(rows, 1), temperature=1.0)
-    assert card.confidence == f"probability {said}"
+    assert card.confidence == f"confidence {said}"
 
 
 def test_targets_have_a_line_each() -> None:
@@ -52,9 +52,8 @@ def test_targets_have_a_line_each() -> None:
         "body mass",
         "flipper length",
     ]
-    assert most[0].confidence.startswith("spread 0.") and most[0].confidence.endswith(
-        " × that of the labelled targets"
-    )
+    assert most[0].confidence.startswith("predicted std 0.")
+    assert most[0].confidence.endswith(" × the target's")
     rows = target_rows(6)
     most, _ = shown(rows, targets=tuple("abcdef"))
     assert most[0].labels[4:] == ["and 2 more"]
@@ -62,8 +61,8 @@ def test_targets_have_a_line_each() -> None:
 
 def test_targets_move_where_classes_change() -> None:
     for rows, words in (
-        (class_rows(), "changed over 20 evaluations"),
-        (target_rows(1), "moved by more than a tenth"),
+        (class_rows(), "changed during training (20 evaluations)"),
+        (target_rows(1), "moved by more than 0.1 std"),
     ):
         moved = dataclasses.replace(rows, change_counts=np.ones(len(rows.ids), dtype=np.int64))
         fitted = fitted_for(moved)

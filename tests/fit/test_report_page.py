@@ -74,12 +74,12 @@ def test_a_table_has_every_section_in_order(tmp_path: Path) -> None:
     page = Page(out)
     assert out == tmp_path / "fit" / "report.html"
     assert page.ids == SECTIONS
-    assert "None: nothing that was checked" in page.text
+    assert "None: all checks passed" in page.text
     for words in (
         "The unlabelled rows help",
-        "Cᴴ: change by an outer update, below 0 is better",
-        "Cᵁ that on the unlabelled rows",
-        "40 labelled rows trained on",
+        "Cᴴ: change per outer update",
+        "Cᵁ the loss on unlabelled rows",
+        "40 labelled training rows",
         "3 rows repeat another",
         "torch 2.11.0",
         '"steps": 2000',
@@ -105,8 +105,8 @@ def test_pictures_are_shown(tmp_path: Path) -> None:
 def test_a_regression_shows_errors_in_place_of_confusion(tmp_path: Path) -> None:
     page = Page(write_report(write_folder(tmp_path, target_rows(2))))
     assert page.ids == [name if name != "confusion" else "errors" for name in SECTIONS]
-    assert "has an RMSE of" in page.text
-    assert "within 2 spreads" in page.text
+    assert "test RMSE" in page.text
+    assert "± 2 std" in page.text
 
 
 def test_landmarks_keep_their_own_metric(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_landmarks_keep_their_own_metric(tmp_path: Path) -> None:
         rows, metric_name="error (%)", metric_description="distance between the eyes"
     )
     page = Page(write_report(write_folder(tmp_path, rows, fitted)))
-    assert "the error (%) is below" in page.text
+    assert "the error (%) is reported below" in page.text
     assert "one standard error of each metric" not in page.text
 
 
@@ -125,15 +125,15 @@ def test_candidates_and_folders_may_be_missing(tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "config.json", "result.json"):
         (folder / "l2i" / name).unlink()
     text = Page(write_report(folder)).text
-    assert "No evaluations are kept of fixmatch + L2I." in text
-    assert "holds no config.json" in text
-    assert "No samples were kept" in text
+    assert "No metrics were logged for fixmatch + L2I." in text
+    assert "has no config.json" in text
+    assert "No samples were saved" in text
 
 
 def test_rows_all_labelled_have_nothing_imputed(tmp_path: Path) -> None:
     rows = class_rows(counts={"labeled": 30, "validation": 40})
     text = Page(write_report(write_folder(tmp_path, rows, fitted_for(rows, previews=())))).text
-    assert "none is imputed" in text
+    assert "no labels were imputed" in text
 
 
 def test_everything_from_the_data_is_escaped(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_the_report_goes_where_it_is_asked_to(tmp_path: Path) -> None:
 
 
 def test_wrong_places_are_input_errors(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not the folder of a fit"):
+    with pytest.raises(InputError, match="is not a fit folder"):
         write_report(tmp_path)
     folder = write_folder(tmp_path / "fit", class_rows())
     with pytest.raises(InputError, match="is a folder"):
@@ -263,7 +263,7 @@ def test_a_metric_without_errors_is_told_by_its_count(tmp_path: Path) -> None:
     text = Page(write_report(write_folder(tmp_path, rows))).text
     assert "0.0 (0 of 7 wrong)" in text and "0.0 (0 of 70 wrong)" in text
     assert "100.0 (7 of 7 wrong)" in text
-    metrics = text[text.index("Candidate") : text.index("Curves over steps")]
+    metrics = text[text.index("Candidate") : text.index("Training curves")]
     assert "0.0 ± 0.0" not in metrics and " ± " in metrics
 
 
@@ -289,15 +289,15 @@ def test_the_source_says_only_what_was_asked_for(tmp_path: Path) -> None:
         "on": True,
     }
     raw = write_report(write_folder(tmp_path, rows, fitted_for(rows, source=source))).read_text()
-    listed = raw[raw.index("<h3>Source</h3>") : raw.index('id="configuration"')]
+    listed = raw[raw.index("<h3>Data source</h3>") : raw.index('id="configuration"')]
     assert re.findall('<th scope="row">(.*?)</th>', listed) == ["path", "zero", "on"]
 
 
 def test_what_was_done_with_the_data_is_a_choice_and_no_warning(tmp_path: Path) -> None:
     text = Page(write_report(write_folder(tmp_path, class_rows()))).text
     assert (
-        text.index("What was chosen, and why")
-        < text.index("What was done with the data")
+        text.index("Value and reason")
+        < text.index("Data preparation")
         < text.index("3 rows repeat")
     )
 
@@ -313,9 +313,9 @@ def test_an_outer_update_is_drawn_by_what_it_changes(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, class_rows())
     (folder / "l2i" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = Page(write_report(folder))
-    assert "1 of 2 are below 0" in page.text
+    assert "negative (better) at 1 of 2 evaluations" in page.text
     assert len([line for line in page.all("line") if line["class"] == "zero"]) == 1
-    assert "Test cost" not in page.text
+    assert "Test loss" not in page.text
 
 
 def test_markup_escapes_text_and_attributes() -> None:

@@ -42,7 +42,7 @@ def test_class_folders_are_classes_and_others_unlabelled(tmp_path: Path) -> None
         and source.options["layout"] == "folder"
     )
     assert source.sizes is not None and source.sizes[0].tolist() == [20, 16]
-    assert any("become 16 × 16, their centre square" in note for note in source.notes)
+    assert any("resized to 16 × 16 (centre crop)" in note for note in source.notes)
 
 
 def test_formats_sizes_and_modes_may_differ(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_the_size_is_the_nearest_to_the_median_shorter_side() -> None:
 
 def test_images_beyond_four_gibibytes_are_refused_with_a_size_that_fits() -> None:
     check_image_memory(1_000_000, ImageSpec(32, 3, False))
-    with pytest.raises(InputError, match=r"would take 11\.4 GiB; give --size 32 or less"):
+    with pytest.raises(InputError, match=r"would take 11\.4 GiB; use --size 32 or less"):
         check_image_memory(1_000_000, ImageSpec(64, 3, False))
-    with pytest.raises(InputError, match="give fewer images"):
+    with pytest.raises(InputError, match="use fewer images"):
         check_image_memory(10**9, ImageSpec(8, 3, False))
 
 
@@ -89,7 +89,7 @@ def test_unreadable_images_are_named_and_counted_or_skipped_and_noted(tmp_path: 
     whole = picture(tmp_path / "dog" / "cut.png", width=90, height=90).read_bytes()
     (tmp_path / "dog" / "cut.png").write_bytes(whole[: len(whole) // 2])
     message = wrong(tmp_path)
-    assert "5 images of 13 cannot be read: cat/bad0.jpg (not an image), cat/bad1.jpg" in message
+    assert "5 of 13 images cannot be read: cat/bad0.jpg (not an image), cat/bad1.jpg" in message
     assert "bad3" not in message and "--skip-unreadable" in message
     source = read(tmp_path, skip_unreadable=True)
     assert (
@@ -97,7 +97,7 @@ def test_unreadable_images_are_named_and_counted_or_skipped_and_noted(tmp_path: 
         and "dog/cut.png" not in source.ids
     )
     assert any(
-        "5 images of 13 cannot be read" in note and "left out" in note for note in source.notes
+        "5 of 13 images cannot be read" in note and "skipped" in note for note in source.notes
     )
 
 
@@ -138,14 +138,14 @@ def test_links_in_circles_end(tmp_path: Path) -> None:
 def test_folders_that_are_wrong_are_named(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "an empty folder" in wrong(empty)
+    assert "empty is empty; make one folder" in wrong(empty)
     picture(tmp_path / "flat" / "a.png")
-    assert "a folder without class folders" in wrong(tmp_path / "flat")
+    assert "flat has no class folders" in wrong(tmp_path / "flat")
     root = class_folders(tmp_path / "hole")
     (root / "eel").mkdir()
-    assert "the class folder" in wrong(root) and "holds no images" in wrong(root)
+    assert "class folder" in wrong(root) and "contains no images" in wrong(root)
     class_folders(tmp_path / "nested" / "train")
-    assert "has folders in it, such as 'cat'" in wrong(tmp_path / "nested")
+    assert "contains folders, such as 'cat'" in wrong(tmp_path / "nested")
     picture(tmp_path / "one" / "cat" / "a.png")
     assert "only one class, 'cat'" in wrong(tmp_path / "one")
 
@@ -154,14 +154,14 @@ def test_images_beside_the_class_folders_are_noted(tmp_path: Path) -> None:
     picture(class_folders(tmp_path) / "a.png")
     source = read(tmp_path)
     assert len(source.ids) == 8 and any(
-        "1 image beside the class folders left out" in note for note in source.notes
+        "ignored 1 image outside the class folders" in note for note in source.notes
     )
 
 
 def test_options_of_tables_are_refused_for_folders(tmp_path: Path) -> None:
     root = class_folders(tmp_path)
-    assert "--target is for tables" in wrong(root, "y")
-    assert "has classes as folders" in wrong(root, task="regression")
+    assert "--target applies only to tables" in wrong(root, "y")
+    assert "is a folder, whose subfolders are classes" in wrong(root, task="regression")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -192,7 +192,7 @@ def test_landmarks_move_with_the_images_and_back(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         points_from_square(source.given_labels, source.sizes, 60)[1], [3, 9, 30, 90]
     )
-    assert any("2 points x, y" in note and "--landmarks no" in note for note in source.notes)
+    assert any("2 landmarks x, y" in note and "--landmarks no" in note for note in source.notes)
 
 
 def test_a_landmark_lies_on_the_same_spot_of_the_resized_image(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_column_of_images_can_have_classes_and_paths_within_the_folder(tmp_pat
         and source.given_labels.tolist() == [0, 1, -1]
         and source.ids == ["1", "2", "3"]
     )
-    assert "left out beside the images: 'x1', 'y1', 'x2', 'y2'" in source.notes
+    assert "ignored (only images are used): 'x1', 'y1', 'x2', 'y2'" in source.notes
 
 
 @pytest.mark.parametrize(
@@ -247,21 +247,21 @@ def test_paths_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str
     picture(tmp_path / "other" / "s.png")
     (tmp_path / "data" / "out").symlink_to(tmp_path / "other")
     path = faces(tmp_path / "data", [FACES[0], FACES[1], f"{name},,,,,w"])
-    assert "row 3" in wrong(path, "x1", image="file") and "leads out of" in wrong(
+    assert "row 3" in wrong(path, "x1", image="file") and "is outside" in wrong(
         path, "x1", image="file"
     )
 
 
 def test_landmarks_must_be_whole_and_paths_there(tmp_path: Path) -> None:
     points = ("x1", "y1", "x2", "y2")
-    assert "row 2 has some of its targets but not 'y2'" in wrong(
+    assert "row 2 has some targets, but 'y2' is blank" in wrong(
         faces(tmp_path, [FACES[0], "in/b.png,3,9,30,,v", FACES[2]]), *points, image="file"
     )
-    assert "row 3: the path of the image is blank" in wrong(
+    assert "row 3: the image path is blank" in wrong(
         faces(tmp_path, [*FACES[:2], ",1,1,1,1,w"]), *points, image="file"
     )
     missing = faces(tmp_path, [*FACES, "in/none.png,,,,,x"])
-    assert "1 image of 4 cannot be read: in/none.png (missing)" in wrong(
+    assert "1 of 4 images cannot be read: in/none.png (missing)" in wrong(
         missing, *points, image="file"
     )
     assert read(missing, *points, image="file", skip_unreadable=True).ids == ["1", "2", "3"]

@@ -53,7 +53,7 @@ def test_whole_numbers_as_categories_are_the_same_in_parquet_and_csv(tmp_path: P
 def test_missing_columns_are_named_together(tmp_path: Path) -> None:
     source = read(table(tmp_path), "kind", text=("note",))
     with pytest.raises(
-        InputError, match="no column 'age', 'note', with which the model was trained"
+        InputError, match="no column 'age', 'note', which the model was trained with"
     ):
         again(written(tmp_path / "new.csv", "city,b\nRome,1\n"), source)
 
@@ -63,17 +63,15 @@ def test_new_categories_and_blanks_are_counted(tmp_path: Path) -> None:
     rows = ["1,Oslo", ",Oslo", "2,Bath", ",Rome", "3,"]
     new = again(written(tmp_path / "new.csv", "age,city\n" + "\n".join(rows) + "\n"), source)
     assert new.notes == (
-        "column 'age': 2 blank rows filled with the mean",
-        "column 'city': 1 blank row of an unknown category",
-        "column 'city': 3 rows with 2 new categories, such as 'Bath', count as not known",
+        "column 'age': 2 blank cells filled with the mean",
+        "column 'city': 1 blank cell treated as an unknown category",
+        "column 'city': 3 rows with 2 new categories, such as 'Bath', treated as unknown",
     )
 
 
 def test_a_word_where_a_number_was_is_an_error(tmp_path: Path) -> None:
     source = read(table(tmp_path), "kind")
-    with pytest.raises(
-        InputError, match="column 'age' holds 'old' in row 2, which is not a number"
-    ):
+    with pytest.raises(InputError, match="column 'age' contains 'old' in row 2, not a number"):
         again(written(tmp_path / "new.csv", "age,city\n1,Rome\nold,Rome\n"), source)
 
 
@@ -82,7 +80,7 @@ def test_ids_are_read_where_they_are_and_rows_numbered_where_not(tmp_path: Path)
     assert again(written(tmp_path / "b.csv", "x,k\n5,p\n6,q\n"), source).ids == ["p", "q"]
     without = again(written(tmp_path / "c.csv", "x,z\n5,p\n6,q\n"), source)
     assert without.ids == ["1", "2"] and without.notes == (
-        "there is no column 'k' of ids: rows are numbered from 1",
+        "id column 'k' was not found: rows are numbered from 1",
     )
 
 
@@ -108,7 +106,7 @@ def test_unreadable_new_images_are_an_error_or_skipped(tmp_path: Path) -> None:
     source = read(class_folders(tmp_path / "fit"))
     picture(tmp_path / "new" / "a.png")
     written(tmp_path / "new" / "b.png", "no image")
-    with pytest.raises(InputError, match=r"1 image of 2 cannot be read: b\.png"):
+    with pytest.raises(InputError, match=r"1 of 2 images cannot be read: b\.png"):
         again(tmp_path / "new", source)
     assert again(tmp_path / "new", source, skip_unreadable=True).ids == ["a.png"]
 
@@ -122,7 +120,7 @@ def test_landmarks_of_a_table_are_predicted_for_a_table_or_a_folder(tmp_path: Pa
     new = again(written(tmp_path / "new.csv", "file,z\nin/c.png,1\n"), source)
     assert new.ids == ["1"] and new.inputs.shape == (1, 3, 60, 60) and new.sizes is not None
     assert again(tmp_path / "in", source).ids == ["a.png", "b.png", "c.png"]
-    with pytest.raises(InputError, match="no column 'file' with paths of images; it has 'z'"):
+    with pytest.raises(InputError, match="no column 'file' of image paths; it has 'z'"):
         again(written(tmp_path / "other.csv", "z,u\n1,2\n"), source)
 
 
@@ -159,11 +157,15 @@ def test_other_layouts_than_the_fit_had_are_refused(tmp_path: Path) -> None:
         (tmp_path / "fit", a_table, "is not a table"),
         (tmp_path / "grey.npz", a_table, "trained on a table"),
         (tmp_path / "data.csv", images, "is not an image"),
-        (tmp_path / "empty", images, "holds no images"),
-        (tmp_path / "none", images, "there is no file or folder"),
+        (tmp_path / "empty", images, "contains no images"),
+        (tmp_path / "none", images, "none was not found; check the path"),
         (tmp_path / "data.csv", grey, "is not an .npz file"),
-        (tmp_path / "rgb.npz", grey, "images have 3 channels"),
-        (tmp_path / "float.npz", grey, "trained on grey levels 0 to 255"),
+        (
+            tmp_path / "rgb.npz",
+            grey,
+            "x has 3 channels, but the model was trained on 1; convert the images",
+        ),
+        (tmp_path / "float.npz", grey, "trained on integers from 0 to 255"),
         (tmp_path / "rows.npz", grey, "trained on images"),
     ]:
         with pytest.raises(InputError) as error:

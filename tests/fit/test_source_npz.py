@@ -28,7 +28,7 @@ def test_rows_of_numbers_become_a_table(tmp_path: Path) -> None:
     x[1, 2], x[:, 0] = np.nan, 1
     source = arrays(tmp_path, x, np.array([0, 10, 2, -1, -1, 2]))
     assert source.kinds == {"x1": "number", "x2": "number"}
-    assert "left out, as the same in every row: 'x0'" in source.notes
+    assert "ignored (constant): 'x0'" in source.notes
     np.testing.assert_array_equal(source.inputs["x2"], x[:, 2].astype(np.float64))
     assert source.classes == ("0", "2", "10") and source.given_labels.tolist() == [
         0,
@@ -79,7 +79,7 @@ def test_images_have_their_channels_first_and_are_left_as_they_are_where_they_fi
         and source.inputs.dtype == np.uint8
         and source.options["dtype"] == "uint8"
     )
-    assert ("x is taken as [N, H, W, C]" in source.notes) == (shape[3:] == (3,))
+    assert ("x is interpreted as [N, H, W, C]" in source.notes) == (shape[3:] == (3,))
 
 
 def test_images_of_4_pixels_width_are_taken_as_such_where_their_channels_come_first(
@@ -144,38 +144,34 @@ X, Y = np.arange(6.0).reshape(3, 2), np.array([0, 1, -1])
         ({"x": np.arange(3.0), "y": Y}, {}, "x is float64 [3]"),
         ({"x": np.array([["a", "b"]]), "y": Y[:1]}, {}, "x is <U1 [1, 2]"),
         ({"x": np.zeros((0, 2)), "y": Y[:0]}, {}, "x is float64 [0, 2]"),
-        ({"x": X, "y": Y - 1}, {}, "y holds -2; number classes from 0"),
-        ({"x": X, "y": Y * 0 - 1}, {}, "no row has a label"),
-        ({"x": X, "y": np.array(["", "", ""])}, {}, "no row has a label"),
+        ({"x": X, "y": Y - 1}, {}, "y contains -2; number classes from 0"),
+        ({"x": X, "y": Y * 0 - 1}, {}, "no row is labelled"),
+        ({"x": X, "y": np.array(["", "", ""])}, {}, "no row is labelled"),
         ({"x": X, "y": np.stack([Y, Y], axis=1)}, {}, "y is int64 [3, 2]"),
         ({"x": X, "y": Y}, {"task": "regression"}, "--task regression needs floats"),
-        (
-            {"x": X, "y": np.array([[1.0, np.nan], [1, 2], [3, 4]])},
-            {},
-            "row 1 has some of its targets",
-        ),
+        ({"x": X, "y": np.array([[1.0, np.nan], [1, 2], [3, 4]])}, {}, "row 1 has some targets"),
         ({"x": X, "y": np.array([{}, {}, {}])}, {}, "is damaged, or not an .npz of plain arrays"),
         (
             {"x": np.array([[1, np.inf], [2, 3], [3, 4]]), "y": Y},
             {},
-            "column 'x1' holds an infinity in row 1",
+            "column 'x1' contains infinity in row 1",
         ),
         (
             {"x": np.full((3, 8, 8), np.nan), "y": Y},
             {},
-            "the image in row 1 of x holds NaN or infinity",
+            "the image in row 1 of x contains NaN or infinity",
         ),
         (
             {"x": np.zeros((3, 8, 8, 4)), "y": Y},
             {},
-            "leave that out, and write x as [N, H, W, 3] or [N, C, H, W]",
+            "drop it, and write x as [N, H, W, 3] or [N, C, H, W]",
         ),
         (
             {"x": np.zeros((3, 4, 8, 2)), "y": Y},
             {},
-            "x is [3, 4, 8, 2], apparently with transparency",
+            "x is [3, 4, 8, 2], apparently with an alpha channel",
         ),
-        ({"x": X, "y": Y}, {"target": ("y",)}, "--target is for tables"),
+        ({"x": X, "y": Y}, {"target": ("y",)}, "--target applies only to tables"),
         ({"x": X, "y": Y}, {"ignore": ("x7",)}, "--ignore 'x7'"),
     ],
 )
@@ -198,5 +194,5 @@ def test_a_damaged_file_is_said(tmp_path: Path) -> None:
 
 def test_numbers_that_resizing_takes_out_of_float32_are_refused(tmp_path: Path) -> None:
     x = np.random.default_rng(0).choice([-3.4e38, 3.4e38], size=(4, 9, 9)).astype(np.float32)
-    with pytest.raises(InputError, match="too large to be resized; give them in another unit"):
+    with pytest.raises(InputError, match="too large to resize; rescale them"):
         arrays(tmp_path, x, np.array([0, 1, -1, 0]), size=8)

@@ -29,8 +29,10 @@ def test_a_table_has_its_kinds_inferred_and_blank_targets_unlabelled(tmp_path: P
         and source.given_labels.dtype == np.int64
     )
     assert source.ids[0] == "1" and source.ids[-1] == "60"
-    assert "20 rows labelled, 40 not" in source.notes
-    assert "read as numbers: 'age'" in source.notes and "read as categories: 'city'" in source.notes
+    assert "20 labelled rows, 40 unlabelled" in source.notes
+    assert (
+        "numeric columns: 'age'" in source.notes and "categorical columns: 'city'" in source.notes
+    )
     assert source.inputs["age"].dtype == np.float64
 
 
@@ -38,7 +40,7 @@ def test_an_unlikely_category_is_left_out_with_a_note_that_names_the_option(tmp_
     source = read(table(tmp_path), "kind")
     assert "note" not in source.kinds
     assert (
-        "column 'note' has 60 different values in 60 rows: left out; --text note reads it as text"
+        "ignored (60 distinct values in 60 rows): 'note'; use --text note to read it as text"
         in source.notes
     )
 
@@ -48,7 +50,7 @@ def test_the_separator_is_found_in_the_header(tmp_path: Path, separator: str, na
     plain = table(tmp_path, name="plain.csv").read_text().replace(",", separator)
     source = read(written(tmp_path / name, plain), "kind")
     assert source.kinds == {"age": "number", "city": "category"}
-    assert any(note.startswith("cells are separated by") for note in source.notes)
+    assert any(note.startswith("separator: ") for note in source.notes)
 
 
 def test_a_given_separator_is_used_and_one_of_two_characters_refused(tmp_path: Path) -> None:
@@ -66,15 +68,15 @@ def test_marks_of_encodings_at_the_start_are_understood(tmp_path: Path, encoding
 
 def test_another_encoding_is_named_with_the_option_that_helps(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "größe,y\n1,a\n2,b\n", "latin-1")
-    assert "is not UTF-8; give --encoding latin-1, or save it as UTF-8" in wrong(path, "y")
+    assert "is not valid UTF-8; use --encoding latin-1, or save it as UTF-8" in wrong(path, "y")
     assert list(read(path, "y", encoding="latin-1").inputs.columns) == ["größe"]
-    assert "there is no encoding 'latni'" in wrong(path, "y", encoding="latni")
+    assert "unknown encoding 'latni'" in wrong(path, "y", encoding="latni")
 
 
 def test_wrong_bytes_far_from_the_header_are_named_too(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"x,y\n" + b"1,a\n" * 50_000 + b"2,\xff\n")
-    assert "is not UTF-8" in wrong(path, "y")
+    assert "is not valid UTF-8" in wrong(path, "y")
 
 
 def test_blanks_of_all_spellings_count_as_blank_and_are_said(tmp_path: Path) -> None:
@@ -82,9 +84,9 @@ def test_blanks_of_all_spellings_count_as_blank_and_are_said(tmp_path: Path) -> 
     rows = [f"{cell},{i % 2}" for i, cell in enumerate(cells)] + ["1,0", "2,1"]
     source = read(written(tmp_path / "a.csv", "x,y\n" + "\n".join(rows) + "\n"), "y")
     assert source.inputs["x"].isna().sum() == len(cells)
-    assert "blank cells are filled with the mean and marked: 'x' (9)" in source.notes
+    assert "blank cells are filled with the mean and flagged: 'x' (9)" in source.notes
     assert any(
-        note.startswith("cells that count as blank:") and "'?' (1)" in note for note in source.notes
+        note.startswith("cells treated as blank:") and "'?' (1)" in note for note in source.notes
     )
 
 
@@ -113,8 +115,8 @@ def test_parquet_is_read_like_csv_and_keeps_whole_numbers_whole(tmp_path: Path) 
     assert source.inputs["flag"].tolist() == ["True", "False", "", "True"]
     assert source.ids[1] == str(2**60 + 1)
     assert source.classes == ("0", "1") and source.given_labels.tolist() == [0, 1, -1, 1]
-    assert any("neither words nor numbers: 'bag'" in note for note in source.notes)
-    assert any("row names that pandas wrote" in note for note in source.notes)
+    assert any("neither strings nor numbers): 'bag'" in note for note in source.notes)
+    assert any("index written by pandas" in note for note in source.notes)
 
 
 def test_columns_without_information_are_left_out_and_named(tmp_path: Path) -> None:
@@ -125,9 +127,9 @@ def test_columns_without_information_are_left_out_and_named(tmp_path: Path) -> N
         "x",
         "count",
     ]  # a count of rows that is not named like one may mean something
-    assert "left out, as numbers of the rows: 'Unnamed: 0', 'PassengerId'" in source.notes
-    assert "left out, as the same in every row: 'same'" in source.notes
-    assert "left out, as blank in every row: 'empty'" in source.notes
+    assert "ignored (row numbers): 'Unnamed: 0', 'PassengerId'" in source.notes
+    assert "ignored (constant): 'same'" in source.notes
+    assert "ignored (blank in every row): 'empty'" in source.notes
 
 
 def test_numbers_can_be_read_as_categories_and_columns_ignored(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_numbers_can_be_read_as_categories_and_columns_ignored(tmp_path: Path) -
 def test_decimal_commas_are_read_where_the_comma_separates_nothing(tmp_path: Path) -> None:
     source = read(written(tmp_path / "a.csv", "x;y\n1,5;a\n-2,25;b\n3;\n"), "y")
     assert source.inputs["x"].tolist() == [1.5, -2.25, 3.0]
-    assert "decimal commas are read as points in 'x'" in source.notes
+    assert "decimal commas read as decimal points: 'x'" in source.notes
 
 
 def test_mostly_numbers_with_some_words_is_an_error_that_names_the_cell_and_the_options(
@@ -154,7 +156,7 @@ def test_mostly_numbers_with_some_words_is_an_error_that_names_the_cell_and_the_
     rows = [f"{'oops' if row == 6 else row},{row % 2}" for row in range(20)]
     path = written(tmp_path / "a.csv", "x,y\n" + "\n".join(rows) + "\n")
     message = wrong(path, "y")
-    assert "column 'x' mixes numbers with 1 cell of words, first 'oops' in row 7" in message
+    assert "column 'x' mixes numbers and text (1 cell, first 'oops' in row 7)" in message
     assert "--category x, --text x or --ignore x" in message
     assert read(path, "y", category=("x",)).kinds == {"x": "category"}
 
@@ -171,7 +173,7 @@ def test_ids_come_from_a_column_and_must_differ(tmp_path: Path) -> None:
     assert read(path, "y", id="k").ids == ["u", "v", "w"] and list(
         read(path, "y", id="k").kinds
     ) == ["x"]
-    assert "the id 'u' in row 3" in wrong(
+    assert "id 'u' in row 3 is a duplicate" in wrong(
         written(tmp_path / "b.csv", "k,x,y\nu,1,a\nv,2,b\nu,3,\n"), "y", id="k"
     )
     assert "blank in row 2" in wrong(
@@ -184,14 +186,14 @@ def test_ids_come_from_a_column_and_must_differ(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("\n\n", "is empty"),
-        ("x,y\n", "has a header and no rows"),
+        ("x,y\n", "has a header but no rows"),
         ("x,y,x\n1,a,2\n", "two columns named 'x'"),
-        ("x,y\n1,a\n2,b,3\n", "line 3: 3 cells where there should be 2"),
+        ("x,y\n1,a\n2,b,3\n", "line 3: 3 cells, expected 2"),
         ("x,y\n1,a,9\n2,b,3\n", "line 2: more cells than the header"),
-        ('x,y\n1,"a\n2,b\n', "cannot be read as a table"),
-        ("x,y\n1,a\ninf,b\n", "column 'x' holds an infinity in row 2"),
+        ('x,y\n1,"a\n2,b\n', "cannot be parsed as a table"),
+        ("x,y\n1,a\ninf,b\n", "column 'x' contains infinity in row 2"),
         ("y\na\nb\n", "no input columns are left"),
-        ("x,y\n1,a\n1,b\n", "no input columns are left: left out, as the same in every row: 'x'"),
+        ("x,y\n1,a\n1,b\n", "no input columns are left: ignored (constant): 'x'"),
     ],
 )
 def test_tables_that_are_wrong_are_named_with_what_is_wrong(
@@ -219,21 +221,25 @@ def test_a_column_that_is_not_there_has_the_nearest_named(tmp_path: Path) -> Non
 
 
 def test_a_column_is_named_for_one_purpose_alone(tmp_path: Path) -> None:
-    assert "'kind' is named by --target and by --category" in wrong(
+    assert "'kind' is named twice, by --target and --category" in wrong(
         table(tmp_path), "kind", category=("kind",)
     )
-    assert "'kind' is named by --target and by --target" in wrong(table(tmp_path), "kind", "kind")
+    assert "'kind' is named twice, by --target and --target" in wrong(
+        table(tmp_path), "kind", "kind"
+    )
 
 
 def test_options_that_could_do_nothing_are_refused(tmp_path: Path) -> None:
-    assert "--skip-unreadable is for images" in wrong(table(tmp_path), "kind", skip_unreadable=True)
+    assert "--skip-unreadable applies only to images" in wrong(
+        table(tmp_path), "kind", skip_unreadable=True
+    )
 
 
 def test_what_is_not_there_or_of_no_known_kind_is_said(tmp_path: Path) -> None:
-    assert "there is no file or folder" in wrong(tmp_path / "none.csv", "y")
+    assert "none.csv was not found; check the path" in wrong(tmp_path / "none.csv", "y")
     assert "cannot be read (File name too long)" in wrong(tmp_path / ("a" * 300), "y")
     message = wrong(written(tmp_path / "a.doc", "x"), "y")
-    assert "unknown kind" in message and ".parquet" in message
+    assert "unsupported format" in message and ".parquet" in message
 
 
 def test_a_damaged_parquet_is_said(tmp_path: Path) -> None:
@@ -259,7 +265,7 @@ def test_messages_and_notes_are_one_line_whatever_cells_and_names_hold(tmp_path:
     rows = [f'{row},"two\nlines {row}",{row % 2}' for row in range(8)]
     text = 'x,"a\nname",y\n' + "\n".join(rows) + "\n"
     notes = read(written(tmp_path / "a.csv", text), "y").notes
-    assert any("column 'a name'" in note for note in notes) and not any(
+    assert any("'a name'; use --text a name" in note for note in notes) and not any(
         "\n" in note for note in notes
     )
     assert "'bad cell' in row 9" in wrong(

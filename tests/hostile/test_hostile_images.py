@@ -175,4 +175,4 @@ def test_images_cut_short_are_named(tmp_path: Path) -> None:
     whole = (tmp_path / "whole.png").read_bytes()
     folder(tmp_path / "own", **{"cut.png": whole[: len(whole) // 2], "start.png": whole[:20]})
     line = refused("fit", "own", cwd=tmp_path)
-    assert "2 images of 6 cannot be read: cat/cut.png (damaged: image file is truncated" in line
+    assert "2 of 6 images cannot be read: cat/cut.png (damaged: image file is truncated" in line

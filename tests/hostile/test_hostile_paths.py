@@ -65,8 +65,8 @@ def listed(home: Path, name: str) -> None:
 def test_a_path_that_leads_out_is_refused(home: Path, name: str) -> None:
     listed(home, name.replace("SECRET", str(home.parent / "secret")))
     line = refused("fit", "list.csv", *TABLE, cwd=home)
-    assert "leads out of" in line or "missing" in line
-    assert ("row 5" in line) == ("leads out of" in line)
+    assert "is outside" in line or "missing" in line
+    assert ("row 5" in line) == ("is outside" in line)
 
 
 def linked(home: Path) -> None:
@@ -102,7 +102,7 @@ def test_what_is_no_file_within_the_folder_is_not_opened(
     make(home)
     listed(home, "link.png")
     line = refused("fit", "list.csv", *TABLE, cwd=home)
-    assert "leads out of" in line or "link.png (damaged: " in line
+    assert "is outside" in line or "link.png (damaged: " in line
 
 
 @pytest.mark.parametrize("make", [linked, linked_folder, linked_device, circle])

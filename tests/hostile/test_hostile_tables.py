@@ -46,7 +46,7 @@ def test_short_lines_of_a_table_that_is_not_large_are_filled_up(tmp_path: Path) 
 
 def test_a_first_line_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(b"y," + b"x" * 100_000_000)
-    assert "begins with a line of 67,108,864 characters or more" in refused(
+    assert "starts with a line of 67,108,864 characters or more" in refused(
         "fit", "data.csv", *FIT, cwd=tmp_path
     )
 
@@ -66,8 +66,8 @@ def test_a_file_of_holes_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('x,y\n1,"' + "open\n" * 1_000_000, "cannot be read as a table"),
-        ('"x,y\n' + "1,2\n" * 1_000_000, "cannot be read as a table"),
+        ('x,y\n1,"' + "open\n" * 1_000_000, "cannot be parsed as a table"),
+        ('"x,y\n' + "1,2\n" * 1_000_000, "cannot be parsed as a table"),
         ("x,y\n1,2\n" + "\0" * 5_000_000, "has only one class, '2'"),
         ("\0" * 5_000_000, "data.csv"),
         ("x\0,y\n\0,\0\n", "has only one class"),
@@ -94,12 +94,12 @@ def test_quotes_that_are_never_closed_and_nul_bytes_end_in_a_message(
 )
 def test_packed_tables_are_not_unpacked(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b"x,y\n1,2\n"))
-    assert f"{name} is of an unknown kind" in refused("fit", name, *FIT, cwd=tmp_path)
+    assert f"{name} has an unsupported format" in refused("fit", name, *FIT, cwd=tmp_path)
 
 
 def test_a_packed_table_by_the_name_of_a_plain_one_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(gzip.compress(b"x,y\n" + b"1,2\n" * 1000))
-    assert "data.csv is not UTF-8" in refused("fit", "data.csv", *FIT, cwd=tmp_path)
+    assert "data.csv is not valid UTF-8" in refused("fit", "data.csv", *FIT, cwd=tmp_path)
 
 
 def test_parquet_of_many_equal_rows_is_counted_before_it_is_read(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_words_that_are_written_as_parts_of_others_are_not_read(tmp_path: Path) 
     encodings = {"text": "DELTA_BYTE_ARRAY", "y": "PLAIN"}
     many_times(tmp_path / "data.parquet", use_dictionary=False, column_encoding=encodings)
     line = refused("fit", "data.parquet", *FIT, "--text", "text", cwd=tmp_path, room=5 * 10**8)
-    assert "column 'text' is written as DELTA_BYTE_ARRAY; write it as PLAIN or a dictionary" in line
+    assert "column 'text' is encoded as DELTA_BYTE_ARRAY; use plain or dictionary encoding" in line
 
 
 def test_lists_are_left_out_unread_whatever_their_names(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_lists_are_left_out_unread_whatever_their_names(tmp_path: Path) -> None:
     def notes() -> tuple[str, ...]:
         return read(tmp_path / "data.parquet").notes
 
-    assert "left out, as their cells are neither words nor numbers: 'x.more'" in confined(
+    assert "ignored (neither strings nor numbers): 'x.more'" in confined(
         notes, room=8 * 10**7
     )
 

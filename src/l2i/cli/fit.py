@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from l2i.cli import parsing
@@ -14,11 +16,11 @@ if TYPE_CHECKING:
     from l2i.config import Run
     from l2i.fit.artifact import FitArtifact, FitRows
 
-FIT_FOLDER = parsing.Positional("RUN", "the folder of a fit")
+FIT_FOLDER = parsing.Positional("RUN", "a fit folder")
 EXPORTED_FILE = parsing.Positional("FILE", "a file to write, .onnx or .pt2", ("model.onnx",))
 DATA_PATH = parsing.Positional("PATH", "a file or folder")
 NEW_DATA = parsing.Positional("NEW_DATA", "a file or folder")
-REPLACED_FIELDS = {  # fields of a run that other options of `fit` stand for
+REPLACED_FIELDS = {  # fields of a run, and the options of `fit` to use instead
     "name": "--out",
     "out": "--out",
     "data.name": "PATH",
@@ -42,7 +44,7 @@ def fit(arguments: list[str]) -> int:
     make_override = partial(_parse_overrides, run_flags, prog)
     folder, fitted, rows = fit_data(path, options, make_override, parsing.print_stderr)
     _print_summary(fitted, rows)
-    print(f"in {folder}; next: l2i impute {folder} --out labels.csv, l2i report {folder}")
+    _print_next_commands(folder)
     return 0
 
 
@@ -59,8 +61,8 @@ def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> Calla
     for flag in (word for word in run_flags if word.startswith("--")):
         name = flag.partition("=")[0].removeprefix("--").replace("-", "_")
         if name in REPLACED_FIELDS:
-            flag_name = name.replace("_", "-")
-            raise InputError(f"--{flag_name} is not for your own data; use {REPLACED_FIELDS[name]}")
+            problem = f"--{name.replace('_', '-')} does not apply to 'l2i fit'"
+            raise InputError(f"{problem}; use {REPLACED_FIELDS[name]}")
         *sections, field = name.split(".")
         if name not in values:  # as --data.weak.no-flip
             field = field.removeprefix("no_")
@@ -72,7 +74,7 @@ def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> Calla
 
 
 def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:
-    """Print a table of the candidates, and the verdict."""
+    """Print the metrics of the candidates, the verdict, and the selected candidate."""
     from l2i.fit.formatting import align_columns
     from l2i.fit.report.comparison import build_verdict
 
@@ -82,16 +84,27 @@ def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:
     table = [["", f"validation {fitted.metric_name}", f"test {fitted.metric_name}", "seconds", ""]]
     for c in fitted.candidates:
         values = [format_value(c.validation_metric), format_value(c.test_metric)]
-        marker = "chosen" if c.name == fitted.selected_name else ""
+        marker = "selected" if c.name == fitted.selected_name else ""
         table.append([c.title, *values, f"{c.seconds:.1f}", marker])
     print(*align_columns(table, alignment="<>>><"), sep="\n")
     verdict = build_verdict(fitted, rows)
-    print(*verdict.sentences, verdict.selection, sep="\n")
+    print()
+    for sentence in verdict.sentences:
+        print(f"{sentence.claim}:\n  {sentence.facts}")
+    print(verdict.selection)
+
+
+def _print_next_commands(folder: Path) -> None:
+    quoted = shlex.quote(str(folder))
+    print(f"\nSaved in {folder}. Next:")
+    print(f"  l2i report {quoted}")
+    print(f"  l2i impute {quoted} --out labels.csv")
+    print(f"  l2i predict {quoted} NEW_DATA")
 
 
 @parsing.command(ImputeOptions, FIT_FOLDER)
 def impute(folder: str, options: ImputeOptions) -> None:
-    """Write the labels of a fit's rows."""
+    """Write the labels of all rows, given and imputed."""
     from l2i.files.output import check_output_file
     from l2i.fit.artifact import read_fit
     from l2i.fit.impute import LABEL_FILE_SUFFIXES, make_imputed_frame, write_table
@@ -102,8 +115,8 @@ def impute(folder: str, options: ImputeOptions) -> None:
     imputations = impute_rows(fitted, rows, options.threshold)
     write_table(options.out, make_imputed_frame(fitted, rows, imputations))
     imputed, abstained = imputations.is_imputed.sum(), imputations.abstain.sum()
-    counts = f"{imputed:,} imputed, {abstained:,} of them abstained"
-    print(f"{len(rows.ids):,} rows in {options.out}: {counts}")
+    counts = f"{len(rows.ids) - imputed:,} given, {imputed:,} imputed ({abstained:,} abstain)"
+    print(f"wrote {len(rows.ids):,} labels to {options.out}: {counts}")
 
 
 @parsing.command(PredictOptions, FIT_FOLDER, NEW_DATA)
@@ -120,33 +133,32 @@ def predict(folder: str, path: str, options: PredictOptions) -> None:
         print_utf8(frame.to_csv(index=False))
     else:
         write_table(options.out, frame)
-        print(f"{len(frame):,} rows in {options.out}")
+        print(f"wrote {len(frame):,} predictions to {options.out}")
 
 
 @parsing.command(ReportOptions, FIT_FOLDER)
 def report(folder: str, options: ReportOptions) -> None:
-    """Write an HTML page about a fit."""
+    """Write an HTML report of a fit."""
     from l2i.fit.report import write_report
 
     print(write_report(folder, options.out))
 
 
 def export(arguments: list[str]) -> int:
-    """Write the model of a fit as one file."""
+    """Export the model of a fit to a file."""
     if any(word in parsing.HELP_FLAGS for word in arguments):
         print(
-            "usage: l2i export RUN FILE\n\nThe model of a fit with its preprocessing, as ONNX "
-            "(FILE.onnx) or torch.export (FILE.pt2)."
+            "usage: l2i export RUN FILE\n\nExport the model of a fit, preprocessing included, to "
+            "ONNX (FILE.onnx) or torch.export (FILE.pt2)."
         )
         return 0
     folder, rest = parsing.pop_positional(arguments, "l2i export", FIT_FOLDER)
     out, rest = parsing.pop_positional(rest, f"l2i export {folder}", EXPORTED_FILE)
     if rest:
         raise InputError(
-            f"'l2i export' takes a folder and a file, and was given '{rest[0]}' as well; "
-            "leave it out"
+            f"'l2i export' takes a folder and a file; remove the extra argument '{rest[0]}'"
         )
     from l2i.fit.export import export as write_model
 
-    print(f"{write_model(folder, out)}: the same as the model's own outputs, checked")
+    print(f"wrote {write_model(folder, out)}; its outputs match the model's")
     return 0

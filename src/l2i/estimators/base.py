@@ -91,7 +91,7 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         target, is_unlabeled = target[indices], is_unlabeled[indices]
         if is_unlabeled.all():
             fix = "give some of them a positive weight"
-            raise InputError(f"every labelled row has a weight of zero; {fix}")
+            raise InputError(f"every labelled row has zero sample_weight; {fix}")
         labeled_weights = weights[~is_unlabeled]
         self.inputs_ = fit_inputs(rows, weights)
         self.offset_ = np.average(target[~is_unlabeled], axis=0, weights=labeled_weights)
@@ -197,12 +197,12 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         if not callable(self.model) or isinstance(self.model, nn.Module):
             problem = "model must be a name or a function (shape, outputs) -> nn.Module"
-            raise InputError(f"{problem}; wrap it in one")
+            raise InputError(f"{problem}; wrap the network in a function")
         try:
             inspect.signature(self.model).bind((), 1)
         except TypeError:
-            problem = "model must take (shape, outputs), and this function does not"
-            raise InputError(f"{problem}; wrap it in one") from None
+            problem = "model must take (shape, outputs), but this function does not"
+            raise InputError(f"{problem}; wrap it in one that does") from None
         outputs = splits.classes if splits.classes is not None else splits.labeled.y.shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.run_.seed)
@@ -253,6 +253,6 @@ def _hash_rows(values: pd.DataFrame | NDArray[Any]) -> list[bytes]:
     try:
         hashes = pd.util.hash_pandas_object(values, index=False)
     except TypeError:
-        problem = "a column of X holds lists or other objects"
-        raise InputError(f"{problem}; give numbers, words or truth values") from None
+        problem = "a column of X contains lists or other objects"
+        raise InputError(f"{problem}; use numbers, strings or booleans") from None
     return [int(row_hash).to_bytes(8, "big") for row_hash in hashes]

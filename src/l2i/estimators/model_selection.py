@@ -58,14 +58,13 @@ class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Fold]:  # noqa: N803
         """Yield the training and test indices of each fold."""
         if y is None:
-            problem = "LabeledKFold needs y, to tell labelled rows from unlabelled ones"
-            raise InputError(f"{problem}; pass it to split")
+            raise InputError("LabeledKFold needs y to find the labelled rows; pass it to split")
         target = to_array(y)
         is_unlabeled = find_unlabeled(target)
         labeled, unlabeled = np.flatnonzero(~is_unlabeled), np.flatnonzero(is_unlabeled)
         if len(labeled) < self.n_splits:
-            problem = f"{len(labeled)} labelled rows cannot make {self.n_splits} folds"
-            raise InputError(f"{problem}; use fewer, or label more")
+            problem = f"{len(labeled)} labelled rows are too few for {self.n_splits} folds"
+            raise InputError(f"{problem}; use fewer folds, or label more rows")
         seed = self.random_state if self.shuffle else None
         kfold = _make_kfold(target[labeled], self.n_splits, shuffle=self.shuffle, random_state=seed)
         for train, test in kfold.split(np.zeros(len(labeled)), target[labeled]):

@@ -130,10 +130,10 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
         is_unlabeled = missing.all(axis=1)
         is_partial = missing.any(axis=1) & ~is_unlabeled
         if is_partial.any():
-            problem = f"row {int(is_partial.argmax())} of y has some targets and lacks others"
-            raise InputError(f"{problem}; give all of them, or none")
+            problem = f"row {int(is_partial.argmax())} of y has some targets, and NaN for others"
+            raise InputError(f"{problem}; fill in all of them, or set all to NaN")
         if is_unlabeled.all():
-            raise InputError("no row has a target; give that of some rows")
+            raise InputError("no row is labelled: y is NaN everywhere; label some rows")
         self._fit(x, np.where(missing, 0.0, target), is_unlabeled, None, sample_weight)
         values = np.where(missing, self._rescale_outputs(self._forward(x)), target)
         self.transduction_ = values[:, 0] if self._single_target else values

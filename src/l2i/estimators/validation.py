@@ -56,17 +56,16 @@ def encode_classes(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
     target = column_or_1d(to_array(y), warn=True)
     is_unlabeled = find_unlabeled(target)
     if target.dtype.kind == "f" and np.isinf(target).any():
-        raise InputError("y contains infinity; mark an unlabelled row by -1 or NaN")
+        raise InputError("y contains infinity; mark unlabelled rows with -1 or NaN")
     labels = target[~is_unlabeled]
     if not len(labels):
-        fix = "give the label of at least one row of each of two classes"
-        raise InputError(f"no row is labelled; {fix}")
+        raise InputError("no row is labelled; label at least one row of each of two classes")
     labels = _unwrap_objects(labels)
     check_classification_targets(labels)
     classes, labeled_ids = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         problem = f"all labelled rows are of one class, {classes[0]}"
-        raise InputError(f"{problem}; a classifier needs two classes at least")
+        raise InputError(f"{problem}; a classifier needs at least two classes")
     class_ids = np.full(len(target), UNLABELED, dtype=np.int64)
     class_ids[~is_unlabeled] = labeled_ids
     return class_ids, classes
@@ -86,7 +85,7 @@ def _unwrap_objects(labels: NDArray[Any]) -> NDArray[Any]:
         return labels
     kinds = {isinstance(value, str) for value in labels}
     if len(kinds) > 1:
-        raise InputError("labels are partly strings and partly numbers; give them all as strings")
+        raise InputError("y mixes strings and numbers; convert all labels to strings")
     converted = np.array(labels.tolist())
     return labels if converted.ndim != 1 else converted
 
@@ -107,7 +106,7 @@ def validate_features(
     if estimator.kind_ == "frame":
         if not is_frame:
             problem = "X must be a DataFrame with the fitted columns"
-            raise InputError(f"{problem}: some of them are categories")
+            raise InputError(f"{problem}, as some of them are categories")
         return _validate_frame(estimator, x, reset=reset)
     return np.asarray(validate_data(estimator, x, dtype=np.float64, reset=reset))
 
@@ -121,14 +120,14 @@ def _is_number(dtype: Any) -> bool:
 def _validate_frame(estimator: BaseEstimator, x: pd.DataFrame, *, reset: bool) -> pd.DataFrame:
     """Return a frame with strings as column names; numbers must not be missing."""
     if not len(x):
-        raise InputError("Found array with 0 sample(s); give at least one row")
+        raise InputError("Found array with 0 sample(s); X needs at least one row")
     if not x.columns.is_unique:
-        raise InputError("X has several columns of one name; rename them")
+        raise InputError("X has duplicate column names; rename them")
     validate_data(estimator, x, skip_check_array=True, reset=reset)
     table = x.set_axis([str(name) for name in x.columns], axis=1)
     for name in table.columns:
         if _is_number(table[name].dtype) and np.isnan(to_floats(table[name])).any():
-            fix = "fill it first, with scikit-learn's SimpleImputer for instance"
+            fix = "fill it first, for example with scikit-learn's SimpleImputer"
             raise InputError(f"column '{name}' contains NaN; {fix}")
     return table
 
@@ -136,7 +135,7 @@ def _validate_frame(estimator: BaseEstimator, x: pd.DataFrame, *, reset: bool) -
 def _validate_images(estimator: BaseEstimator, raw: NDArray[Any], *, reset: bool) -> NDArray[Any]:
     fitted = f"{type(estimator).__name__} was fitted on"
     if raw.ndim not in IMAGE_NDIMS:
-        raise InputError(f"X has {raw.ndim} dimensions, and {fitted} images; give images")
+        raise InputError(f"X has {raw.ndim} dimensions, but {fitted} images; pass images")
     is_uint8 = raw.dtype == np.uint8
     images = check_array(raw, allow_nd=True, dtype=None if is_uint8 else np.float64)
     images = images[:, None] if images.ndim == 3 else images
@@ -145,10 +144,10 @@ def _validate_images(estimator: BaseEstimator, raw: NDArray[Any], *, reset: bool
         estimator.eight_bits_ = is_uint8
     elif images.shape[1:] != estimator.image_shape_:
         problem = f"X has images of shape {images.shape[1:]}, but {fitted} {estimator.image_shape_}"
-        raise InputError(f"{problem}; give the same")
+        raise InputError(f"{problem}; resize them")
     elif is_uint8 != estimator.eight_bits_:
-        dtype, fitted_dtype = ("8 bits", "floats") if is_uint8 else ("floats", "8 bits")
-        raise InputError(f"X has images of {dtype}, but {fitted} {fitted_dtype}; give the same")
+        dtype, fitted_dtype = ("uint8", "float") if is_uint8 else ("float", "uint8")
+        raise InputError(f"X has {dtype} images, but {fitted} {fitted_dtype} images; convert them")
     return np.asarray(images)
 
 

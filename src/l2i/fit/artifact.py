@@ -21,7 +21,7 @@ from l2i.training.run_dir import FIT_FILE
 META_FILE, ROWS_FILE, OUTPUTS_FILE = FIT_FILE, "rows.parquet", "outputs.safetensors"
 FORMAT_VERSION = 1
 MAX_SAMPLE_VALUES = 100_000_000  # values per sample
-PREFERENCE_ORDER = ("l2i", "baseline", "supervised")  # the one that has learned from more first
+PREFERENCE_ORDER = ("l2i", "baseline", "supervised")  # ties go to the first
 SplitName = Literal["labeled", "unlabeled", "validation", "test"]
 Mask = NDArray[np.bool_]  # [N], of rows
 Floats = NDArray[np.float64]
@@ -47,7 +47,7 @@ class Candidate:
 
     @property
     def sort_key(self) -> tuple[float, int]:
-        """Sort by the validation metric; the one that has learned from more wins a tie."""
+        """Sort by the validation metric, with ties in the order of preference."""
         return self.validation_metric, PREFERENCE_ORDER.index(self.name)
 
 
@@ -113,11 +113,11 @@ class FitArtifact:
     temperature: float = 1.0
     """Classification: divides the logits, fitted on the validation rows."""
     std_scale: float = 1.0
-    """Regression: multiplies the spreads, fitted on the validation rows."""
+    """Regression: multiplies the predictive stds, fitted on the validation rows."""
     target_mean: tuple[float, ...] = ()
     """Regression: mean of each labelled target; the network sees (target − mean) / std."""
     target_std: tuple[float, ...] = ()
-    """Regression: spread of each labelled target, in its units."""
+    """Regression: std of each labelled target, in its units."""
     covariate_shift_auc: float | None = None
     """ROC AUC of telling labelled from unlabelled rows by their inputs; 0.5 means not at all."""
     mask_rate: float | None = None
@@ -159,9 +159,9 @@ def read_fit(folder: str | Path) -> tuple[FitArtifact, FitRows]:
     if not (path / META_FILE).is_file():
         is_unfinished = (path / "l2i").is_dir() or (path / "supervised").is_dir()
         raise InputError(
-            f"{folder} is an unfinished fit; the command that began it resumes it"
+            f"{folder} is an unfinished fit; repeat the same 'l2i fit' command to resume it"
             if is_unfinished
-            else f"{folder} is not the folder of a fit (it has no {META_FILE}); give the one that "
+            else f"{folder} is not a fit folder (it has no {META_FILE}); use the folder that "
             "'l2i fit' printed"
         )
     from safetensors import SafetensorError

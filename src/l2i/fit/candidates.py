@@ -35,7 +35,7 @@ ROUNDING_SLACK = 1 + 1e-9  # a difference in one row is one standard error, up t
 PREVIEWS_PER_END = 8  # rows in a report, of the most and of the least confident ones
 PREVIEWS_PER_CLASS = 3  # of one class before other classes have their turn
 APPROX_SNAPSHOTS = 10  # per run
-NUM_LAST_SNAPSHOTS = 5  # over which the spread of a target is taken
+NUM_LAST_SNAPSHOTS = 5  # over which the predictive std of a target is computed
 NUM_VIEWS = 8  # likewise
 MAX_CHUNK_ROWS = 256  # rows perturbed together: swapped cells are swapped among them
 MIN_ROWS_PER_GROUP = 10  # labelled and unlabelled rows needed to compare the two groups
@@ -141,7 +141,7 @@ def read_snapshots(folder: Path, steps: int) -> NDArray[Any]:
 def count_label_changes(snapshots: NDArray[Any], std: Floats | None) -> NDArray[np.int64]:
     """Count how often each row's label changed between consecutive snapshots, [N].
 
-    A target has changed if it moved by more than a tenth of the labelled targets' spread `std`.
+    A target has changed if it moved by more than a tenth of `std`, that of the labelled targets.
     """
     if std is None:
         return np.asarray((snapshots[1:] != snapshots[:-1]).sum(axis=0), dtype=np.int64)
@@ -152,7 +152,7 @@ def count_label_changes(snapshots: NDArray[Any], std: Floats | None) -> NDArray[
 def _compute_predictive_std(
     trainer: Trainer, samples: Samples, snapshots: NDArray[Any]
 ) -> NDArray[np.float32]:  # [N, D]
-    """Return the uncalibrated spread over views and snapshots, in the targets' units."""
+    """Return the uncalibrated std over views and snapshots, in the targets' units."""
     generator = Generator(trainer.device).manual_seed(trainer.run.seed)
     views = [_predict_view(trainer, samples, generator) for _ in range(NUM_VIEWS)]
     stacked = np.concatenate([np.stack(views), snapshots[-NUM_LAST_SNAPSHOTS:]])
@@ -237,8 +237,8 @@ def select_by_errors(errors: dict[str, Floats]) -> str:
     """Return the name of the candidate to select, given each one's errors on the same rows, [N].
 
     It is the first of l2i, baseline and supervised that lies within one standard error, paired row
-    by row, of the one with the smallest errors: few rows cannot tell candidates apart, and then the
-    one that has learned from more does better more often (docs/reference/fit.md).
+    by row, of the one with the smallest errors: few rows do not separate candidates, and then the
+    one that uses more of the data does better more often (docs/reference/fit.md).
     """
     best = min(errors, key=lambda name: (errors[name].mean(), PREFERENCE_ORDER.index(name)))
 
@@ -252,7 +252,7 @@ def select_by_errors(errors: dict[str, Floats]) -> str:
 
 
 def _calibrate(best: TrainedCandidate, rows: FitRows) -> dict[str, Any]:
-    """Fit the temperature, or the scale of the spread, on the validation rows."""
+    """Fit the temperature, or the scale of the predictive std, on the validation rows."""
     is_validation = rows.split_names == "validation"
     outputs, labels = best.outputs[is_validation], rows.given_labels[is_validation]
     if best.predictive_std is None:

@@ -12,6 +12,7 @@ from l2i.data.tokenization import Text
 from l2i.data.transforms.image import Augment
 from l2i.data.transforms.text import TokenAugment
 from l2i.fit.artifact import Choice
+from l2i.fit.formatting import pluralize
 from l2i.methods import METHODS
 from l2i.methods.base import Method
 from l2i.models.base import ModelConfig
@@ -23,6 +24,7 @@ UNLABELED_EPOCHS = 20  # passes over the unlabelled samples, if there are many
 MAX_STEPS_FACTOR = 10  # bound on the steps, in multiples of those for a small set
 MIN_CONV_SIDE, MIN_TCDCN_SIDE = 4, 44  # pixels per side that convolutions and TCDCN need
 NUM_EVALS, NUM_CPU_TEXT_EVALS, NUM_SAVES = 20, 5, 4  # per run
+SET_BY_USER = "set by you"  # the reason for a setting that the user changed
 GPU_TEXT_STEPS, CPU_TEXT_STEPS = 3000, 300
 TEXT_RHO = 0.03  # with the default 0.3 the few labels were memorised and the rest forgotten
 TABLE_CONSISTENCY_WEIGHT = 30.0  # of mean teacher's consistency, for classes of a table
@@ -91,7 +93,7 @@ def choose_method(facts: Facts, name: str = "auto") -> tuple[Method, str]:
 
     A wrong name is an error even if there are no unlabelled rows, which leave supervised learning.
     """
-    reason = "as asked"
+    reason = SET_BY_USER
     if name != "auto":
         load_registered("method", METHODS, name)
     if not facts.unlabeled:
@@ -110,13 +112,13 @@ def choose_method(facts: Facts, name: str = "auto") -> tuple[Method, str]:
 def _choose_method_name(facts: Facts) -> tuple[str, str]:
     if facts.classes is None:
         views = "texts with words replaced" if facts.is_text else "perturbed rows"
-        return "mean-teacher", f"regression: consistency with an averaged model on {views}"
+        return "mean-teacher", f"regression: consistency with the EMA teacher on {views}"
     if facts.is_text:
-        return "uda", "text classification: UDA without masking or sharpening, which did worse"
+        return "uda", "text classification: UDA; masking and sharpening did worse"
     if facts.side >= MIN_CONV_SIDE:
-        labels = "confident labels of a weak view, learned on a strong one"
+        labels = "confident pseudo-labels from the weak view, trained on the strong view"
         return "fixmatch", f"image classification: {labels}"
-    labels = "confident labels of a perturbed row, learned on another one"
+    labels = "confident pseudo-labels from one perturbation, trained on another"
     return "pseudo-label", f"tabular classification: {labels}"
 
 
@@ -133,7 +135,10 @@ def _choose_sample_run(facts: Facts) -> tuple[Run, dict[str, str]]:
     min_steps = 10_000 if facts.has_gpu and facts.side >= 24 else 1000 if facts.is_image else 500
     epoch_steps = UNLABELED_EPOCHS * facts.unlabeled // MAX_BATCH_SIZE
     steps = min(max(epoch_steps, min_steps), MAX_STEPS_FACTOR * min_steps)
-    num_epochs = steps * MAX_BATCH_SIZE / max(1, facts.unlabeled)
+    why_steps = "enough for a small data set"
+    if facts.unlabeled:
+        num_epochs = steps * MAX_BATCH_SIZE / facts.unlabeled
+        why_steps = f"about {num_epochs:.0f} epochs over {facts.unlabeled:,} unlabelled rows"
     run = Run(
         name="own",
         steps=steps,
@@ -145,12 +150,12 @@ def _choose_sample_run(facts: Facts) -> tuple[Run, dict[str, str]]:
     )
     return run, {
         "network": why_network,
-        "weak view": "keeps the label of a row",
-        "strong view": "more of it, for methods that learn on a strong view",
-        "steps": f"about {num_epochs:.0f} passes over {facts.unlabeled:,} unlabelled rows",
-        "batch": f"{facts.labeled:,} labelled rows to draw from",
-        "optimizer": "good results in few steps, in our trials",
-        "L2I": "the library's default: a normalised outer step on the last layer",
+        "weak view": "preserves the label",
+        "strong view": "stronger, for methods that train on a strong view",
+        "steps": why_steps,
+        "batch": f"{pluralize(facts.labeled, 'labelled row')} to sample from",
+        "optimizer": "did well in few steps in our experiments",
+        "L2I": "the library's default",
     }
 
 
@@ -167,14 +172,14 @@ def _choose_text_run(facts: Facts) -> tuple[Run, dict[str, str]]:
     )
     cpu_reason = f"on a CPU, where steps are slow; {GPU_TEXT_STEPS:,} on a GPU"
     return run, {
-        "network": "the given pretrained network, fine-tuned as a whole",
-        "texts": "as long as the longest training text, at most 128: time grows with the length",
-        "weak view": "the text as it is",
-        "strong view": "uninformative words replaced, as in UDA without back-translation",
+        "network": "the pretrained network you named, fine-tuned end to end",
+        "texts": "the longest training text, at most 128: training time grows with the length",
+        "weak view": "the unchanged text",
+        "strong view": "UDA's replacement of uninformative words; no back-translation",
         "steps": f"on a GPU; {CPU_TEXT_STEPS} without one" if facts.has_gpu else cpu_reason,
-        "batch": "small, as usual for pretrained networks",
-        "optimizer": "as BERT is fine-tuned",
-        "L2I": f"the default ρ = {L2I().rho:g} hurt on texts (benchmarks/imdb-minilm_h200)",
+        "batch": "small, as usual for fine-tuning",
+        "optimizer": "usual for fine-tuning BERT",
+        "L2I": f"the default ρ = {L2I().rho:g} hurt on text classification",
     }
 
 
@@ -182,18 +187,18 @@ def _choose_network(facts: Facts) -> tuple[ModelConfig, str]:
     """Choose a network that suits the samples and the machine."""
     if facts.side < MIN_CONV_SIDE:
         network = ModelConfig(name="mlp", width=128, depth=2)
-        return network, "rows of a table, or images too small for convolutions"
+        return network, "images too small for convolutions" if facts.is_image else "tabular data"
     if facts.suits_tcdcn:
         reason = f"landmarks on images of {MIN_TCDCN_SIDE} pixels or more: the paper's network"
         return ModelConfig(name="tcdcn"), reason
     if facts.has_points:
         network = ModelConfig(name="mlp", width=256, depth=2)
-        return network, "landmarks depend on position, and the images are small"
+        return network, "small images, and landmarks depend on position"
     if facts.has_gpu and facts.side >= 24:
-        return ModelConfig(name="wide-resnet", width=2, depth=28), "images and a GPU"
+        return ModelConfig(name="wide-resnet", width=2, depth=28), "images, and a GPU is available"
     depth = 1 if facts.side < 8 else 2 if facts.side < 24 else 3
     network = ModelConfig(name="conv", width=16, depth=depth)
-    return network, f"images of {facts.side} pixels, on this machine"
+    return network, f"images of {facts.side} pixels" + ("" if facts.has_gpu else ", no GPU")
 
 
 def _choose_views(facts: Facts) -> tuple[Augment, Augment]:
@@ -230,9 +235,9 @@ def choose_num_evals(facts: Facts) -> int:
 
 
 def explain_choices(run: Run, base_run: Run, reasons: dict[str, str]) -> tuple[Choice, ...]:
-    """Return each choice and its reason, which is the user where they changed the base run."""
+    """Return each choice and its reason: the base run's, or that the user set it."""
     base_values, values = describe_run(base_run), describe_run(run)
-    changed = {name: "as asked" for name in values if values[name] != base_values[name]}
+    changed = {name: SET_BY_USER for name in values if values[name] != base_values[name]}
     all_reasons = reasons | changed
     return tuple(Choice(name=n, value=v, reason=all_reasons[n]) for n, v in values.items())
 
@@ -244,7 +249,7 @@ def describe_run(run: Run) -> dict[str, str]:
     shown_fields = ("weight", "threshold", "temperature") if is_text else ("weight", "threshold")
     shown = [(name, method_fields[name]) for name in shown_fields if name in method_fields]
     settings = "".join(f", {name} {value:.3g}" for name, value in shown)
-    texts = {"texts": f"{text.length} tokens, of longer ones the {text.keep_side}"}
+    texts = {"texts": f"{text.length} tokens, the {text.keep_side} of longer texts"}
     rho = f", ρ = {l2i.rho:g}" if l2i.rho != L2I().rho else ""
     return {
         "method": run.method.name + (settings if run.method.uses_pseudo_labels else ""),
@@ -254,9 +259,9 @@ def describe_run(run: Run) -> dict[str, str]:
         "strong view": _describe_view(run.data.words if is_text else run.data.strong),
         "steps": f"{run.steps:,}",
         "batch": f"{run.batch.labeled} labelled + {run.batch.unlabeled} unlabelled",
-        "optimizer": f"{optim.name}, rate {optim.lr:g}, {optim.schedule}"
-        + (", warmed up" if optim.warmup else ""),
-        "L2I": "off" if l2i.update == "off" else f"{l2i.update}, {l2i.hypergradient}{rho}",
+        "optimizer": f"{optim.name}, learning rate {optim.lr:g}, {optim.schedule}"
+        + (" with warm-up" if optim.warmup else ""),
+        "L2I": "off" if l2i.update == "off" else f"{l2i.update}, {l2i.hypergradient} gradient{rho}",
     }
 
 
@@ -265,8 +270,8 @@ def _describe_network(network: ModelConfig) -> str:
         return f"{network.name}, width {network.width}, depth {network.depth}"
     frozen = {
         "none": "",
-        "embeddings": ", word embeddings not trained",
-        "encoder": ", of which only the head is trained",
+        "embeddings": ", word embeddings frozen",
+        "encoder": ", frozen but for the head",
     }
     dropout = f"dropout {network.dropout:g} before the head"
     return f"encoder {network.weights}, {dropout}{frozen[network.freeze]}"

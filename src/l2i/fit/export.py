@@ -41,7 +41,7 @@ METADATA_FILE = "l2i.json"  # the extra file of a torch.export program
 MODEL_SUFFIXES = (".onnx", ".pt2")
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 EXPORT_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
-TOLERANCE = 1e-4  # between file and model, of probabilities or of targets in their spreads
+TOLERANCE = 1e-4  # between file and model, of probabilities or of targets in their stds
 RELATIVE_TOLERANCE = 1e-6  # of float32, for targets that are far from zero
 NUM_EXAMPLE_ROWS = 8  # made up, to check the file with
 ONNX_ML_DOMAIN = "ai.onnx.ml"  # the ONNX operators that read strings
@@ -54,8 +54,8 @@ def export(folder: str | Path, out: str | Path) -> Path:
     path, fit_dir = check_output_file(out, MODEL_SUFFIXES), Path(folder)
     is_onnx = path.suffix.lower() == ".onnx"
     if is_onnx and not all(find_spec(name) for name in ONNX_PACKAGES):
-        need = "a file for ONNX needs pip install 'l2i[export]'"
-        raise InputError(f"{need}; one that ends in .pt2 does not")
+        fix = "run pip install 'l2i[export]', or export to .pt2"
+        raise InputError(f"ONNX export needs extra packages; {fix}")
     fitted, _ = read_fit(fit_dir)
     inputs = _load_exportable_inputs(fitted, fit_dir)
     model = EndToEndModel(Predictor(load_network(fit_dir, fitted), fitted), inputs).eval()
@@ -83,8 +83,8 @@ def _load_exportable_inputs(fitted: FitArtifact, folder: Path) -> ExportableInpu
     text_columns = [column.name for column in columns if column.kind == "text"]
     if text_columns or isinstance(inputs, TextPreprocessor):
         raise InputError(
-            f"column '{text_columns[0]}' is text, which a model file cannot read; use "
-            f"'l2i predict {folder}'"
+            f"column '{text_columns[0]}' is text, which cannot be exported; use "
+            f"'l2i predict {folder}' instead"
         )
     return inputs
 
@@ -128,15 +128,15 @@ def _sample_column(column: Column, rng: np.random.Generator) -> NDArray[Any]:
 def _build_metadata(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) -> dict[str, Any]:
     """Describe the inputs and outputs of a file, to be stored in it."""
     width = f"float32 [N, {count_outputs(fitted)}]"
-    outputs = {"values": f"{width}: the targets in their units"}
+    outputs = {"values": f"{width}: targets in their original units"}
     if fitted.classes is not None:
-        label = "int64 [N]: the place of the likeliest class, from 0"
+        label = "int64 [N]: the index of the most probable class"
         outputs = {"probabilities": f"{width}: calibrated", "label": label}
     if isinstance(inputs, TablePreprocessor):
         input_metadata = _describe_table_inputs(inputs, dtype)
     else:
         array_format = f"{dtype} [N, {', '.join(map(str, fitted.shape))}]"
-        levels = f"already of this size, black at {inputs.low:g} and white at {inputs.high:g}"
+        levels = f"already resized, black = {inputs.low:g}, white = {inputs.high:g}"
         input_metadata = {"inputs": {"images": f"{array_format}: {levels}"}, "shape": fitted.shape}
     target_metadata = {"classes": fitted.classes, "targets": fitted.targets}
     return {**target_metadata, **input_metadata, "outputs": outputs, "l2i_version": version("l2i")}
@@ -149,8 +149,8 @@ def _describe_table_inputs(inputs: TablePreprocessor, dtype: str) -> dict[str, A
         descriptions["numbers"] = f"{dtype} [N, {len(numbers)}]: raw values, NaN where blank"
     if categories:
         descriptions["categories"] = (
-            f"[N, {len(categories)}]: strings in ONNX, '' where blank; in a torch program int64, "
-            "the place among the values, -1 for any other"
+            f"[N, {len(categories)}]: strings in ONNX, '' where blank; int64 in torch.export, the "
+            "index among the values, -1 if unknown"
         )
     columns = {
         "numbers": [{"name": c.name} for c in numbers],
@@ -253,14 +253,14 @@ def _run_onnx(content: bytes, feeds: NamedArrays) -> NamedArrays:
 def check_outputs_match(
     outputs: NamedArrays, expected: NDArray[np.float32], fitted: FitArtifact
 ) -> None:
-    """Check that the file's outputs are the model's, with targets compared in their spreads."""
+    """Check that the file's outputs are the model's, with targets compared in their stds."""
     values = outputs["values" if fitted.classes is None else "probabilities"]
     scale = 1.0 if fitted.classes is not None else np.asarray(fitted.target_std)
     tolerance = TOLERANCE * scale + RELATIVE_TOLERANCE * np.abs(expected)
     is_same = values.shape == expected.shape and (np.abs(values - expected) <= tolerance).all()
     if not is_same or ("label" in outputs and (outputs["label"] != values.argmax(axis=1)).any()):
-        problem = "the exported model does not answer as the fitted one does"
-        raise RuntimeError(f"{problem}, so no file was written")
+        problem = "the outputs of the exported model differ from those of the fitted model"
+        raise RuntimeError(f"{problem}; no file was written")
 
 
 @contextmanager

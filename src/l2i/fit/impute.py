@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MIN_CONFIDENCE = 0.9  # abstain below this calibrated probability of a class
-MAX_RELATIVE_STD = 1.0  # abstain above this spread, in labelled targets' spreads: the mean's own
+MAX_RELATIVE_STD = 1.0  # abstain above this std, in stds of the labelled targets
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
-# Spread of the prior on the log temperature, below and above 0: networks trained on their own
+# Std of the prior on the log temperature, below and above 0: networks trained on their own
 # labels are overconfident, and a few rows that are all correct are no evidence to the contrary.
 LOG_PRIOR_STD_BELOW, LOG_PRIOR_STD_ABOVE = 0.25, 1.0
-TARGET_DIGITS = 6  # significant digits of imputed targets relative to their spread, as in float32
+TARGET_DIGITS = 6  # significant digits of imputed targets relative to their std, as in float32
 POINT_DECIMALS = 6  # of points in pixels; more would be rounding errors of resizing
 LABEL_FILE_SUFFIXES = (".csv", ".parquet")
 RESERVED_COLUMNS = ("id", "source", "confidence", "abstain", "changes")
@@ -36,7 +36,7 @@ class Imputations(NamedTuple):
 
     labels: NDArray[Any]  # [N] class numbers, or [N, D] targets; given labels are kept
     is_imputed: NDArray[np.bool_]  # [N]
-    confidence: Floats  # [N], classes: calibrated probability; regression: −spread / target spread
+    confidence: Floats  # [N], classes: calibrated probability; regression: −std / target std
     predictive_std: Floats | None  # [N, D], regression: calibrated, in the targets' units
     abstain: NDArray[np.bool_]  # [N]
 
@@ -49,7 +49,7 @@ def impute(fitted: FitArtifact, rows: FitRows, threshold: float | None = None) -
         return _impute_targets(outputs, rows, fitted, threshold)
     threshold = MIN_CONFIDENCE if threshold is None else threshold
     if not 0 <= threshold <= 1:
-        raise InputError(f"threshold={threshold} must be a probability, at least 0 and at most 1")
+        raise InputError(f"threshold={threshold} must be a probability from 0 to 1")
     probability = softmax(outputs / fitted.temperature, axis=1)
     is_unlabeled = rows.given_labels < 0
     confidence = np.where(is_unlabeled, probability.max(axis=1), 1.0)
@@ -62,7 +62,7 @@ def _impute_targets(
     values: Floats, rows: FitRows, fitted: FitArtifact, threshold: float
 ) -> Imputations:
     if not threshold >= 0:  # also NaN
-        raise InputError(f"threshold={threshold} must be a spread, at least 0")
+        raise InputError(f"threshold={threshold} must be a standard deviation of 0 or more")
     assert rows.predictive_std is not None
     is_missing = np.isnan(rows.given_labels)
     is_unlabeled = is_missing.any(axis=1)
@@ -75,7 +75,7 @@ def _impute_targets(
 
 
 def round_targets(values: Floats, std: Sequence[float]) -> Floats:  # [N, D]
-    """Round targets to the digits that are significant relative to their spread."""
+    """Round targets to the digits that are significant relative to their std."""
     decimals = [TARGET_DIGITS - 1 - math.floor(math.log10(target_std)) for target_std in std]
     columns = zip(values.T.tolist(), decimals, strict=True)
     return np.array([[round(value, ndigits) for value in column] for column, ndigits in columns]).T
@@ -99,7 +99,7 @@ def fit_temperature(logits: NDArray[Any], y: NDArray[np.int64]) -> float:
 
 
 def fit_std_scale(errors: NDArray[Any], predictive_std: NDArray[Any]) -> float:
-    """Fit the factor that makes spreads as large as errors on validation rows; 1 without any.
+    """Fit the factor that makes stds as large as errors on validation rows; 1 without any.
 
     The root mean squared ratio is the most likely scale of Gaussian errors.
     """
@@ -132,7 +132,7 @@ def make_label_columns(
     predictive_std: NDArray[Any] | None,
     sizes: NDArray[np.int64] | None,
 ) -> dict[str, Any]:
-    """Return class names; or targets and their spreads, with points in pixels of the originals."""
+    """Return class names; or targets and their stds, with points in pixels of the originals."""
     names = [f"{name}_label" if name in RESERVED_COLUMNS else name for name in fitted.targets]
     if fitted.classes is not None:
         return {names[0]: to_class_array(fitted.classes)[labels]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-BLANK_MARKERS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "?")  # cells that hold nothing
+BLANK_MARKERS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "?")  # cells treated as blank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,79 +13,77 @@ class ReadOptions:
     """How to read your data."""
 
     target: tuple[str, ...] = ()
-    """Column of a table with the labels; a blank cell is an unlabelled row. Give several for
+    """Column with the labels; rows where it is blank are unlabelled. Name several columns for
     regression with several targets, or for landmarks as x1 y1 x2 y2 …"""
     text: tuple[str, ...] = ()
-    """Columns to read as text, by their words or by an encoder."""
+    """Columns to read as text: TF-IDF features, or the input of --encoder."""
     encoder: str | None = None
-    """Encoder of the text columns, which are then the only inputs: a folder with a pretrained
-    network and its tokenizer, or a name on the Hugging Face hub, such as bert-base-uncased. Without
-    it texts are read by their words, which needs no weights."""
+    """Pretrained encoder to fine-tune on the text columns, which are then the only inputs: a folder
+    with the network and its tokenizer, or a name on the Hugging Face hub, such as
+    bert-base-uncased. Without it, text becomes TF-IDF features."""
     category: tuple[str, ...] = ()
-    """Columns to read as categories although they hold numbers."""
+    """Columns to read as categories although they contain numbers."""
     ignore: tuple[str, ...] = ()
-    """Columns to leave out."""
+    """Columns to ignore."""
     id: str | None = None
-    """Column with the names of the rows. By default table rows are numbered from 1, and images are
-    named by their paths."""
+    """Column with row ids. By default, table rows are numbered from 1, and images are named by
+    their paths."""
     image: str | None = None
-    """Column of a table with paths of images, relative to the table's folder; the images are then
-    the inputs."""
+    """Column with image paths, relative to the table's folder; the images are then the inputs."""
     task: Literal["auto", "classification", "regression"] = "auto"
-    """Whether the target is a class or a number. Numbers with fractions or more than 20 different
-    values mean regression."""
+    """Whether the target is a class or a number; 'auto' chooses regression for numbers with
+    fractions or more than 20 distinct values."""
     landmarks: Literal["auto", "yes", "no"] = "auto"
-    """Whether the targets of images are points x, y in pixels, which move with the image when it is
-    resized; 'auto' for an even number of targets, at least 4, that all lie within the images."""
+    """Whether the targets of images are points x, y in pixels, which are rescaled with the image;
+    'auto': yes for an even number of targets, at least 4, that all lie within the images."""
     size: int = 0
-    """Side in pixels to which images are resized; 0 chooses from the data, at most 32, or 60 for
+    """Side length in pixels to resize images to; 0 chooses from the data, at most 32, or 60 for
     landmarks."""
     grey: Literal["auto", "yes", "no"] = "auto"
-    """Whether images are read as grey levels; 'auto' if all are grey."""
+    """Whether to read images as greyscale; 'auto': yes if all of them are grey."""
     encoding: str = "utf-8"
     """Encoding of a CSV file."""
     separator: str = "auto"
-    """Separator of the cells of a CSV file, such as ';' or 'tab'; 'auto' infers it from the first
-    line."""
+    """Separator of a CSV file, such as ';' or 'tab'; 'auto' infers it from the first line."""
     skip_unreadable: bool = False
     """Skip images that cannot be read, instead of stopping."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(ReadOptions):
-    """Train on your own data: a CSV or Parquet file, image paths, a folder of images, an .npz.
+    """Train on your own data: a CSV or Parquet file, a table of image paths, a folder, an .npz.
 
-    Every field of a run is a flag as well, with a default chosen from your data: --steps, --seed,
+    Every field of a run is also a flag, with a default chosen from your data: --steps, --seed,
     --device, --model.name, --model.width, --batch.unlabeled, --optim.lr, --method.weight,
     --l2i.rho, --data.weak.noise, …; 'l2i train digits --help' explains them.
     """
 
     out: str | None = None
-    """Folder for the fit; runs/NAME by default, after the file or folder."""
+    """Output folder; runs/NAME by default, after the file or folder."""
     method: str = "auto"
-    """Semi-supervised method ('l2i list' shows them); auto chooses one for the data."""
+    """Semi-supervised method ('l2i list' shows them); 'auto' chooses one for the data."""
     baselines: bool = True
-    """Also train the supervised baseline, and the method without L2I, on the same split."""
+    """Also train a supervised baseline and the method without L2I, on the same split."""
     validation: int | float = 0.2
-    """Labelled rows for model selection, never trained on: their number, or a share."""
+    """Labelled rows for model selection, never trained on: a number or a fraction."""
     test: int | float = 0.2
-    """Labelled rows for testing, never trained on nor selected by: their number, or a share."""
+    """Labelled rows for testing, never used in training or selection: a number or a fraction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImputeOptions:
-    """Write the label of every input row, given or imputed, with its confidence."""
+    """Write the label of every row, given or imputed, with its confidence."""
 
     out: str = "labels.csv"
     """File to write, .csv or .parquet."""
     threshold: float | None = None
-    """Abstain below this calibrated probability, 0.9 by default; for regression, above this spread
-    relative to that of the labelled targets, 1.0 by default."""
+    """Abstain below this calibrated probability, 0.9 by default; for regression, above this
+    predictive standard deviation relative to that of the labelled targets, 1.0 by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """Predict the labels of new rows, to a file or stdout."""
+    """Predict the labels of new rows."""
 
     out: str | None = None
     """File to write, .csv or .parquet; by default CSV on stdout."""
@@ -93,7 +91,7 @@ class PredictOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """Write one HTML file about a fit, to open in a browser or send to a colleague."""
+    """Write an HTML report of a fit, a single file to open in a browser or to share."""
 
     out: str | None = None
     """File to write; RUN/report.html by default."""

@@ -64,7 +64,7 @@ def fit(
         for note in data.source.notes:
             notify(note)
         if (folder / META_FILE).exists():
-            notify(f"{folder}: already done; choose a different --out to fit again")
+            notify(f"{folder} is already fitted; choose a different --out to fit again")
             return (folder, *read_fit(folder))
         for choice in choices:
             notify(f"{choice.name}: {choice.value} ({choice.reason})")
@@ -120,22 +120,22 @@ def plan_run(
     _check_model_choice(run, default_run)
     validate(run)
     if facts.is_text and preliminary.data.text.length != INFER_LENGTH:
-        reasons["texts"] = "as asked"
+        reasons["texts"] = defaults.SET_BY_USER
     return run, defaults.explain_choices(run, default_run, reasons)
 
 
 def _check_model_choice(run: Run, default_run: Run) -> None:
-    """Check that texts, and only texts, are read by an encoder."""
+    """Check that text, and only text, goes to an encoder."""
     is_text, name = default_run.model.name == "encoder", run.model.name
     if is_text and name != "encoder":
-        fix = "leave it out, or leave out --encoder"
-        raise InputError(f"--model.name {name} cannot read texts; {fix}")
+        fix = "remove it, or remove --encoder"
+        raise InputError(f"--model.name {name} does not take text; {fix}")
     if not is_text and name == "encoder":
-        fix = "name their column by --text and the weights by --encoder"
-        raise InputError(f"--model.name encoder reads texts; {fix}")
+        fix = "name the columns with --text and the weights with --encoder"
+        raise InputError(f"--model.name encoder needs text; {fix}")
     if not is_text and run.data.text != Text():
-        fix = "leave it out, or give --encoder"
-        raise InputError(f"--data.text is for texts that an encoder reads; {fix}")
+        fix = "remove it, or add --encoder"
+        raise InputError(f"--data.text applies only with --encoder; {fix}")
 
 
 def make_candidate_runs(
@@ -154,7 +154,7 @@ def make_candidate_runs(
 
 
 def _make_fit_identity(path: str, options: FitOptions, run: Run, splits: Splits) -> bytes:
-    """Return what identifies a fit: data, options and run, but not where it is trained."""
+    """Return what identifies a fit: data, options and run, but not the device."""
     identity = {
         "path": str(Path(path).resolve()),
         **dataclasses.asdict(options),
@@ -170,12 +170,12 @@ def _check_fit_dir(folder: Path, identity: bytes) -> None:
     identity_path = folder / IDENTITY_FILE
     if identity_path.is_file() and identity_path.read_bytes() != identity:
         fix = "choose a different --out, or remove the folder"
-        raise InputError(f"{folder} holds a fit of other data or options; {fix}")
+        raise InputError(f"{folder} contains a fit of other data or with other options; {fix}")
     is_occupied = folder.is_dir() and any(
         p.name != LOCK_FILE and p.suffix != ".partial" for p in folder.iterdir()
     )
     if is_occupied and not identity_path.is_file():
-        raise InputError(f"{folder} holds something else already; choose a different --out")
+        raise InputError(f"{folder} exists and is not a fit folder; choose a different --out")
 
 
 def train_candidate(

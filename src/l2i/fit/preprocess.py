@@ -31,7 +31,7 @@ ENCODER_DIR = "encoder"  # in a fit folder: config and tokenizer of the text enc
 DEFAULT_MAX_TOKENS = 128  # per text, unless another length is requested
 LENGTH_MULTIPLE = 8  # lengths are rounded up to one
 MAX_ENCODED_CELLS = 2**20  # cells of a table that are encoded together
-MAX_MEAN_STD_RATIO = 1e3  # beyond which float32 has too few digits left for what varies
+MAX_MEAN_STD_RATIO = 1e3  # beyond which float32 has too few digits left for the variation
 MIN_FLOAT32_STD = 1e-30  # float32 holds it, and its inverse, with room to spare
 ENCODER_INPUTS = {"numbers": "number", "categories": "category", "texts": "text"}
 INPUT_KINDS = ("number", "flag", "category", "text")  # as `TableEncoder` concatenates them
@@ -92,7 +92,7 @@ def fit_column(
     floats = to_floats(values)
     present = ~np.isnan(floats)
     if not present.any():
-        raise InputError(f"column '{name}' is blank in every row; leave it out")
+        raise InputError(f"column '{name}' is blank in every row; drop it")
     mean, std = compute_mean_std(floats[present], row_weights[present], name)
     return Column(name=name, kind=kind, mean=float(mean), std=float(std), blanks=not present.all())
 
@@ -107,8 +107,7 @@ def compute_mean_std(
     unit = np.where(max_abs > 0, max_abs, 1.0)
     std = unit * np.sqrt(np.average((centred / unit) ** 2, axis=0, weights=weight))
     if not np.isfinite(std).all():
-        fix = "give them in another unit"
-        raise InputError(f"column '{name}' holds numbers too large to be averaged; {fix}")
+        raise InputError(f"column '{name}' contains numbers too large to standardise; rescale them")
     constant = std <= 1e-12 * np.abs(mean)  # rounding error
     return mean, np.where(constant | (std == 0), 1.0, std)
 
@@ -119,8 +118,8 @@ def _fit_text_column(name: str, texts: list[str]) -> Column:
     try:
         vectorizer.fit(texts)
     except ValueError:
-        problem = "holds no words that could be learned from"
-        raise InputError(f"the text column '{name}' {problem}; give another") from None
+        fix = "choose a different column"
+        raise InputError(f"text column '{name}' contains no usable words; {fix}") from None
     terms = tuple(vectorizer.get_feature_names_out().tolist())
     return Column(name=name, kind="text", values=terms, weights=tuple(vectorizer.idf_.tolist()))
 
@@ -140,8 +139,8 @@ class TablePreprocessor:
     def __call__(self, frame: pd.DataFrame) -> NDArray[np.float32]:  # [N, E]
         for column in self.columns:
             if column.name not in frame.columns:
-                fix = "the model was trained with it"
-                raise InputError(f"there is no column '{column.name}'; {fix}")
+                fix = "add it: the model was trained with it"
+                raise InputError(f"column '{column.name}' was not found; {fix}")
         encoded = np.empty((len(frame), sum(c.width for c in self.columns)), dtype=np.float32)
         start = 0
         for group in self._group_columns(MAX_ENCODED_CELLS // max(1, len(frame))):
@@ -399,10 +398,10 @@ class TextPreprocessor:
 
 
 def describe_full_texts(ids: Tensor, tokenizer: Tokenizer) -> list[str]:
-    """Note how many texts [N, L] are as long as what is read of them, or longer."""
+    """Note how many texts [N, L] reach the maximum length, and how longer ones are truncated."""
     num_full, keep = int((ids[:, -1] != tokenizer.pad_id).sum()), tokenizer.text.keep_side
-    full = f"{num_full:,} of {len(ids):,} texts fill all {ids.shape[1]} tokens"
-    return [f"{full}; of longer ones the {keep} is read"] if num_full else []
+    full = f"{num_full:,} of {len(ids):,} texts reach the limit of {ids.shape[1]} tokens"
+    return [f"{full}; only the {keep} of longer ones is used"] if num_full else []
 
 
 @contextmanager
@@ -410,7 +409,7 @@ def _translate_weights_errors(weights: str) -> Iterator[None]:
     """Report errors of weights in terms of `l2i fit`."""
     try:
         if Path(weights).expanduser().is_file():
-            raise InputError(f"{weights} is a file; give --encoder the folder that holds it")
+            raise InputError(f"{weights} is a file; pass its folder to --encoder")
         yield
     except InputError as error:
         raise InputError(str(error).replace("--model.weights", "--encoder")) from None
@@ -443,4 +442,4 @@ def load_preprocessor(saved: dict[str, Any]) -> Preprocessor:
         return cast(Preprocessor, from_dict(PREPROCESSORS[saved["kind"]], fields, "inputs."))
     except (KeyError, TypeError, RecursionError):
         fix = "restore it, or fit again with a different --out"
-        raise InputError(f"fit.json does not say how to read inputs; {fix}") from None
+        raise InputError(f"fit.json does not describe the inputs; {fix}") from None

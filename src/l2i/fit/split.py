@@ -30,7 +30,7 @@ from l2i.fit.readers.source import Source
 from l2i.quantity import CountOrFraction, resolve_count
 
 MAX_SMALL_SET_ROWS = 40  # labelled rows, up to which every row may be a class
-MAX_EVAL_ROWS = 2000  # set aside by a fraction: more would tell little more
+MAX_EVAL_ROWS = 2000  # set aside by a fraction: more would hardly be more precise
 
 
 class PreparedData(NamedTuple):
@@ -56,8 +56,8 @@ def prepare_data(source: Source, options: FitOptions, run: Run) -> PreparedData:
         source.given_labels, validation=options.validation, test=options.test, seed=run.seed
     )
     if "validation" not in split_names:
-        fix = "give --validation 1 or more, or a share such as 0.2"
-        raise InputError(f"no rows are set aside to choose by; {fix}")
+        fix = "set --validation to 1 or more rows, or to a fraction such as 0.2"
+        raise InputError(f"there are no validation rows to select a model on; {fix}")
     is_train = np.isin(split_names, ("labeled", "unlabeled"))
     if isinstance(source.inputs, np.ndarray):
         images = ImagePreprocessor.fit(source.inputs[is_train])
@@ -103,8 +103,8 @@ def assign_splits(
     available = available[np.argsort(targets, kind="stable")]
     total = num_validation + num_test
     if total > len(available) - (not is_classification):
-        request = f"to set {num_validation} aside to choose by and {num_test} to measure on"
-        fix = "label more, or lower --validation and --test"
+        request = f"for {num_validation} validation and {num_test} test rows"
+        fix = "label more rows, or lower --validation and --test"
         raise InputError(f"{num_labeled:,} labelled rows are too few {request}; {fix}")
     if total:  # evenly spread
         places = (np.arange(total) + generator.random()) * len(available) / total
@@ -117,7 +117,7 @@ def assign_splits(
 def _resolve_split_count(requested: CountOrFraction, num_labeled: int, name: str) -> int:
     is_fraction = isinstance(requested, float)
     if not requested >= 0 or (is_fraction and requested >= 1):  # NaN, too
-        allowed = "a whole number of rows, or a share from 0.0 to less than 1.0"
+        allowed = "a whole number of rows, or a fraction from 0.0 to less than 1.0"
         raise InputError(f"--{name} {requested} must be {allowed}")
     if not is_fraction or not requested:
         return int(requested)
@@ -128,7 +128,7 @@ def _check_class_count(num_classes: int, num_labeled: int) -> None:
     """Refuse a target with nearly as many classes as rows."""
     if 2 * num_classes > num_labeled > MAX_SMALL_SET_ROWS:
         counts = f"{num_classes:,} classes in {num_labeled:,} labelled rows"
-        fix = "is it the right column? For numbers, give --task regression"
+        fix = "is it the right column? For a numeric target, use --task regression"
         raise InputError(f"the target has {counts}: {fix}")
 
 
@@ -140,8 +140,8 @@ def _drop_blank_columns(source: Source, is_train: NDArray[np.bool_]) -> Source:
     if not blank:
         return source
     if len(blank) == len(source.kinds):
-        raise InputError("no column holds anything in the rows that are trained on; give more rows")
-    note = f"blank in all rows that are trained on, left out: {format_names(blank)}"
+        raise InputError("every input column is blank in the training rows; add more rows")
+    note = f"ignored (blank in all training rows): {format_names(blank)}"
     kinds = {name: kind for name, kind in source.kinds.items() if name not in blank}
     return dataclasses.replace(
         source, kinds=kinds, inputs=source.inputs[list(kinds)], notes=(*source.notes, note)

@@ -1,4 +1,4 @@
-"""Infer what columns hold from their cells, inputs and targets alike, and convert them."""
+"""Infer the kinds of input and target columns from their cells, and convert them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ColumnKind = Literal["number", "category", "text"]
-KIND_TITLES = {"number": "numbers", "category": "categories", "text": "text"}
+KIND_TITLES = {"number": "numeric", "category": "categorical", "text": "text"}
 BLANK = ""  # a blank cell among strings
 MAX_CATEGORIES = 100  # per column; rarer ones count as unknown
 INDEX_NAME_WORDS = {"id", "ids", "idx", "index", "row", "rows", "rowid", "unnamed"}
@@ -58,11 +58,11 @@ def to_floats(
     title, bad_rows = f"{role} '{values.name}'", _find_non_numeric(values)
     if len(bad_rows):
         cell = _quote_cell(values, bad_rows[0])
-        raise InputError(f"{title} holds {cell}, which is not a number; fix it, or {alternative}")
+        raise InputError(f"{title} contains {cell}, not a number; fix it, or {alternative}")
     floats: NDArray[np.float64] = pd.to_numeric(values).to_numpy(np.float64, na_value=np.nan)
     is_infinite = np.isinf(floats)
     if is_infinite.any():
-        raise InputError(f"{title} holds an infinity in row {is_infinite.argmax() + 1}; fix it")
+        raise InputError(f"{title} contains infinity in row {is_infinite.argmax() + 1}; fix it")
     return floats
 
 
@@ -87,8 +87,8 @@ def _make_mixed_error(
     values: pd.Series, bad_rows: NDArray[np.int64], role: str, alternative: str
 ) -> InputError:
     cells, first = pluralize(len(bad_rows), "cell"), _quote_cell(values, bad_rows[0])
-    problem = f"{role} '{values.name}' mixes numbers with {cells} of words, first {first}"
-    return InputError(f"{problem}; fix it, or give {alternative}")
+    problem = f"{role} '{values.name}' mixes numbers and text ({cells}, first {first})"
+    return InputError(f"{problem}; fix it, or use {alternative}")
 
 
 def convert_columns(frame: pd.DataFrame, kinds: dict[str, ColumnKind]) -> pd.DataFrame:
@@ -137,7 +137,7 @@ def infer_columns(
     skipped_notes = _describe_skipped(skipped)
     if not kinds:
         reason = f": {skipped_notes[0]}" if skipped_notes else ""
-        fix = "give a table with inputs, or name them by --text or --category"
+        fix = "add input columns, or name some with --text or --category"
         raise InputError(f"no input columns are left{reason}; {fix}")
     inputs = convert_columns(frame, kinds)
     notes = [*_describe_kinds(inputs, kinds), *skipped_notes, *_describe_blanks(inputs, kinds)]
@@ -150,13 +150,13 @@ def select_text_columns(frame: pd.DataFrame, names: Sequence[str]) -> InputColum
     inputs = convert_columns(frame, kinds)
     num_blank = int((inputs == BLANK).all(axis=1).sum())
     if num_blank == len(inputs):
-        fix = "name a column with texts by --text"
+        fix = "choose a different --text"
         raise InputError(f"{format_names(names)} is blank in every row; {fix}")
     order = ", joined in this order" if len(names) > 1 else ""
-    notes = [f"read as text: {format_names(names)}{order}"]
+    notes = [f"text columns: {format_names(names)}{order}"]
     other_columns = [str(name) for name in frame.columns if name not in names]
     if other_columns:
-        notes.append(f"left out, as --encoder reads texts alone: {format_names(other_columns)}")
+        notes.append(f"ignored (--encoder uses text columns only): {format_names(other_columns)}")
     return InputColumns(inputs, kinds, (*notes, *describe_blank_texts(num_blank)))
 
 
@@ -164,25 +164,25 @@ def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | Sk
     name, present = values.name, values.dropna()
     if present.empty:
         if forced is not None:
-            problem = "is blank in every row; name another"
-            raise InputError(f"column '{name}', named by --{forced}, {problem}")
+            fix = "choose a different column"
+            raise InputError(f"--{forced} '{name}': the column is blank in every row; {fix}")
         return SkippedColumn("blank in every row")
     num_distinct = int(present.nunique())
     if num_distinct == 1 and len(present) == len(values) > 1:
-        return SkippedColumn("the same in every row")
+        return SkippedColumn("constant")
     if forced is not None:
         return forced
     bad_rows = _find_non_numeric(values)
     if not len(bad_rows):
-        return SkippedColumn("numbers of the rows") if _is_row_index(values) else "number"
+        return SkippedColumn("row numbers") if _is_row_index(values) else "number"
     if 2 * len(bad_rows) <= len(present):
         alternative = f"--category {name}, --text {name} or --ignore {name}"
         raise _make_mixed_error(values, bad_rows, "column", alternative)
     if num_distinct <= MAX_CATEGORIES and 2 * num_distinct <= len(values):
         return "category"
     return SkippedColumn(
-        f"column '{name}' has {num_distinct:,} different values in "
-        f"{pluralize(len(values), 'row')}: left out; --text {name} reads it as text",
+        f"ignored ({num_distinct:,} distinct values in {pluralize(len(values), 'row')}): "
+        f"'{name}'; use --text {name} to read it as text",
         has_own_note=True,
     )
 
@@ -201,7 +201,7 @@ def _describe_skipped(skipped: dict[str, SkippedColumn]) -> list[str]:
     for name, column in skipped.items():
         if not column.has_own_note:
             names_by_reason.setdefault(column.reason, []).append(name)
-    notes = [f"left out, as {why}: {format_names(names)}" for why, names in names_by_reason.items()]
+    notes = [f"ignored ({why}): {format_names(names)}" for why, names in names_by_reason.items()]
     return notes + [column.reason for column in skipped.values() if column.has_own_note]
 
 
@@ -209,11 +209,11 @@ def _describe_kinds(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list[
     notes = []
     for kind, title in KIND_TITLES.items():
         if names := [name for name in kinds if kinds[name] == kind]:
-            notes.append(f"read as {title}: {format_names(names)}")
+            notes.append(f"{title} columns: {format_names(names)}")
     for name in kinds:
         count = int(inputs[name].nunique()) if kinds[name] == "category" else 0
         if count > MAX_CATEGORIES:
-            limit = f"the {MAX_CATEGORIES} most frequent count, others as not known"
+            limit = f"the {MAX_CATEGORIES} most frequent are kept, others treated as unknown"
             notes.append(f"column '{name}' has {count:,} categories: {limit}")
     return notes
 
@@ -221,8 +221,8 @@ def _describe_kinds(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list[
 def _describe_blanks(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list[str]:
     counts = {name: int(find_blank(inputs[name]).sum()) for name in kinds}
     titles = {
-        True: "blank cells are filled with the mean and marked",
-        False: "blank cells are a category of their own, or a text without words",
+        True: "blank cells are filled with the mean and flagged",
+        False: "blank cells are a category of their own, or an empty text",
     }
     notes = []
     for is_number, title in titles.items():
@@ -235,7 +235,7 @@ def _describe_blanks(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list
 
 def describe_blank_texts(count: int) -> list[str]:
     """Note how many rows have no text, if any."""
-    return [f"{pluralize(count, 'row')} without a text, read as an empty one"] if count else []
+    return [f"{pluralize(count, 'row')} without text, treated as empty"] if count else []
 
 
 class Targets(NamedTuple):
@@ -250,11 +250,11 @@ def read_targets(frame: pd.DataFrame, task: TaskKind) -> Targets:
     """Read the target columns `frame`: one column of classes, or one or more of numbers."""
     if frame.isna().to_numpy().all():
         names = format_names(list(frame.columns))
-        raise InputError(f"no row has a label: {names} is blank everywhere; label some rows")
+        raise InputError(f"no row is labelled: {names} is blank in every row; label some rows")
     num_columns = frame.shape[1]
     if task == "classification" and num_columns > 1:
-        fix = "give one --target, or --task regression"
-        raise InputError(f"classification has one target, not {num_columns}; {fix}")
+        fix = "use one --target, or --task regression"
+        raise InputError(f"classification takes one target, not {num_columns}; {fix}")
     if task == "auto" and num_columns == 1:
         return _infer_targets(frame)
     if task == "classification":
@@ -271,8 +271,8 @@ def _infer_targets(frame: pd.DataFrame) -> Targets:
     if len(bad_rows):
         raise _make_mixed_error(values, bad_rows, "target", "--task classification")
     targets = _parse_numbers(frame)
-    numbers = f"numbers ({present.nunique():,} different)"
-    note = f"target '{values.name}' is read as {numbers}, not as --task classification"
+    numeric_note = f"target '{values.name}' is numeric ({present.nunique():,} distinct values)"
+    note = f"{numeric_note}: regression; use --task classification for classes"
     return targets._replace(notes=(note, *targets.notes))
 
 
@@ -289,11 +289,11 @@ def _parse_classes(values: pd.Series) -> Targets:
     cells = _to_category_names(values)
     names = sorted(set(cells) - {""})
     if len(names) == 1:
-        fix = "label rows of another class too"
+        fix = "label rows of another class as well"
         raise InputError(f"target '{values.name}' has only one class, '{names[0]}'; {fix}")
     if len(names) > MAX_CLASSES:
         counts = f"{len(names):,} classes, more than {MAX_CLASSES:,}"
-        fix = "give another --target, or --task regression if it is a number"
+        fix = "choose a different --target, or use --task regression if it is numeric"
         raise InputError(f"target '{values.name}' has {counts}; {fix}")
     if all(INTEGER_PATTERN.fullmatch(name) for name in names):
         names.sort(key=lambda name: (int(name), name))
@@ -308,7 +308,7 @@ def _describe_classes(target: str, labels: NDArray[np.int64], names: list[str]) 
     class_list = join_truncated([f"'{name}' ({count:,})" for name, count in class_counts])
     title = f"target '{target}' has {len(names):,} classes: {class_list}"
     singletons = format_names([name for name, count in class_counts if count == 1])
-    limit = f"with one label, a class cannot be in both training and validation: {singletons}"
+    limit = f"classes with one label, which cannot be both trained and validated on: {singletons}"
     return (title, _describe_labeled(labels >= 0), *([limit] if singletons else []))
 
 
@@ -316,12 +316,13 @@ def _describe_labeled(is_labeled: NDArray[np.bool_]) -> str:
     if is_labeled.all():
         return NO_UNLABELED_NOTE
     num_labeled = int(is_labeled.sum())
-    return f"{pluralize(num_labeled, 'row')} labelled, {len(is_labeled) - num_labeled:,} not"
+    num_unlabeled = len(is_labeled) - num_labeled
+    return f"{pluralize(num_labeled, 'labelled row')}, {num_unlabeled:,} unlabelled"
 
 
 def _parse_numbers(frame: pd.DataFrame) -> Targets:
     """Read targets [N, D]; a row must have all of them or none."""
-    alternative = "give one --target and --task classification"
+    alternative = "use one --target with --task classification"
     columns = [
         to_floats(frame[name], role="target", alternative=alternative) for name in frame.columns
     ]
@@ -331,17 +332,17 @@ def _parse_numbers(frame: pd.DataFrame) -> Targets:
     if is_partial.any():
         row = int(is_partial.argmax())
         name = frame.columns[int(is_blank[row].argmax())]
-        fix = "fill it in, or blank all targets of the row"
-        raise InputError(f"row {row + 1} has some of its targets but not '{name}'; {fix}")
+        fix = "fill it in, or leave all targets of the row blank"
+        raise InputError(f"row {row + 1} has some targets, but '{name}' is blank; {fix}")
     is_labeled = ~is_blank[:, 0]
     if is_labeled.sum() < 2:
-        raise InputError("a single row has a label; label more rows")
+        raise InputError("only one row is labelled; label more rows")
     is_constant = np.ptp(labels[is_labeled], axis=0) == 0
     constant_names = format_names([str(name) for name in frame.columns[is_constant]])
     if is_constant.all():
-        fix = "give another --target"
-        raise InputError(f"target {constant_names} is the same in every labelled row; {fix}")
+        fix = "choose a different --target"
+        raise InputError(f"target {constant_names} is constant over the labelled rows; {fix}")
     notes = [_describe_labeled(is_labeled)]
     if is_constant.any():
-        notes.append(f"targets that are the same in every labelled row: {constant_names}")
+        notes.append(f"targets that are constant over the labelled rows: {constant_names}")
     return Targets(labels, None, tuple(notes))

@@ -38,13 +38,13 @@ class RawTable(NamedTuple):
 def read_table(path: Path, *, encoding: str, separator: str) -> RawTable:
     """Read all rows and columns of a file; raise InputError if it has none."""
     if not check_regular_file(path).stat().st_size:
-        raise InputError(f"{path} is empty; give a table with a header and rows")
+        raise InputError(f"{path} is empty; it needs a header and rows")
     if path.suffix.lower() == ".parquet":
         table = RawTable(*read_parquet_frame(path))
     else:
         table = _read_csv(path, encoding, separator)
     if not len(table.frame):
-        raise InputError(f"{path} has a header and no rows; give a table with rows")
+        raise InputError(f"{path} has a header but no rows; add some")
     return table
 
 
@@ -68,34 +68,34 @@ def _read_csv(path: Path, encoding: str, separator: str) -> RawTable:
         )
     except UnicodeError:
         encoding_name = "UTF-8" if file_encoding == "utf-8-sig" else file_encoding
-        fix = "give --encoding latin-1, or save it as UTF-8"
-        raise InputError(f"{path} is not {encoding_name}; {fix}") from None
+        fix = "use --encoding latin-1, or save it as UTF-8"
+        raise InputError(f"{path} is not valid {encoding_name}; {fix}") from None
     except LookupError:
-        fix = "give --encoding utf-8 or latin-1"
-        raise InputError(f"there is no encoding '{encoding}'; {fix}") from None
+        fix = "use --encoding utf-8 or latin-1"
+        raise InputError(f"unknown encoding '{encoding}'; {fix}") from None
     except InputError:
         raise
     except (ValueError, csv.Error) as error:  # pandas' errors are ValueErrors
         raise _make_parse_error(path, str(error)) from None
     if not isinstance(frame.index, pd.RangeIndex):  # pandas took the first cells for row names
         fix = "fix the header or the line"
-        raise InputError(f"{path}, line 2: more cells than the header has names; {fix}")
+        raise InputError(f"{path}, line 2: more cells than the header has columns; {fix}")
     frame.columns = [str(name).strip() for name in frame.columns]
     table = _clean_cells(frame, decimal_comma=delimiter != ",")
     if delimiter == ",":
         return table
-    delimiter_name = "tabs" if delimiter == "\t" else repr(delimiter)
-    return table._replace(notes=(f"cells are separated by {delimiter_name}", *table.notes))
+    delimiter_name = "tab" if delimiter == "\t" else repr(delimiter)
+    return table._replace(notes=(f"separator: {delimiter_name}", *table.notes))
 
 
 def _make_parse_error(path: Path, message: str) -> InputError:
     match = TOO_MANY_FIELDS.search(message)
     if match is None:
         reason = " ".join(message.split())[:120]
-        return InputError(f"{path} cannot be read as a table ({reason}); fix it")
+        return InputError(f"{path} cannot be parsed as a table ({reason}); fix it")
     expected, line, actual = match.groups()
-    problem = f"{actual} cells where there should be {expected}"
-    fix = "fix the line, with quotes around cells that hold the separator"
+    problem = f"{actual} cells, expected {expected}"
+    fix = "fix the line, and quote cells that contain the separator"
     return InputError(f"{path}, line {line}: {problem}; {fix}")
 
 
@@ -114,7 +114,7 @@ def _detect_separator(path: Path, encoding: str, separator: str) -> str:
     if separator != "auto":
         delimiter = "\t" if separator in ("tab", "\\t") else separator
         if len(delimiter) != 1:
-            fix = "give one, or 'tab' or 'auto'"
+            fix = "use one, or 'tab' or 'auto'"
             raise InputError(f"--separator {separator!r} is not a single character; {fix}")
         return delimiter
     with path.open(encoding=encoding, newline="") as file:
@@ -130,7 +130,7 @@ def _read_header(path: Path, encoding: str, separator: str) -> list[str]:
         stripped_rows = ([cell.strip() for cell in row] for row in rows)
         names = next((row for row in stripped_rows if any(row)), [])
     if not names:
-        raise InputError(f"{path} is empty; give a table with a header and rows")
+        raise InputError(f"{path} is empty; it needs a header and rows")
     check_columns(path, len(names))
     check_unique_names(path, [name for name in names if name])
     return names
@@ -141,7 +141,7 @@ def _iter_lines(path: Path, file: TextIO) -> Iterator[str]:
     while line := file.readline(MAX_LINE_CHARS):
         if len(line) == MAX_LINE_CHARS:
             length = f"{MAX_LINE_CHARS:,} characters or more"
-            raise InputError(f"{path} begins with a line of {length}; fix it")
+            raise InputError(f"{path} starts with a line of {length}; is it a table?")
         yield line
 
 
@@ -158,7 +158,7 @@ def _check_row_lengths(path: Path, encoding: str, separator: str, num_columns: i
         num_rows = sum(1 for row in csv.reader(file, delimiter=separator) if row)
     if num_rows > max_rows:
         problem = f"{num_columns:,} columns and many of its {num_rows:,} rows have fewer cells"
-        raise InputError(f"{path} has {problem}; fix the header, or them")
+        raise InputError(f"{path} has {problem}; fix the header or the rows")
 
 
 def _clean_cells(frame: pd.DataFrame, *, decimal_comma: bool) -> RawTable:
@@ -180,9 +180,9 @@ def _clean_cells(frame: pd.DataFrame, *, decimal_comma: bool) -> RawTable:
     notes = []
     if blank_counts:
         items = [f"'{marker}' ({count:,})" for marker, count in sorted(blank_counts.items())]
-        notes.append(f"cells that count as blank: {', '.join(items)}")
+        notes.append(f"cells treated as blank: {', '.join(items)}")
     if comma_columns:
-        notes.append(f"decimal commas are read as points in {format_names(comma_columns)}")
+        notes.append(f"decimal commas read as decimal points: {format_names(comma_columns)}")
     return RawTable(pd.DataFrame(columns, index=frame.index), tuple(notes))
 
 

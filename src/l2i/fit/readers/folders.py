@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 READABLE_SUFFIXES = (*IMAGE_SUFFIXES, ".gif")
 SUFFIX_LIST = ", ".join(READABLE_SUFFIXES)
 UNLABELED_DIRS = ("unlabeled", "unlabelled")
-LAYOUT_HINT = "make a folder of images for each class, and one named 'unlabeled' for the others"
+LAYOUT_HINT = "make one folder of images per class, and one named 'unlabeled' for the others"
 
 
 class ImageFileList(NamedTuple):
@@ -38,8 +38,8 @@ def list_class_files(folder: Path) -> tuple[ImageFileList, pd.DataFrame, tuple[s
     folders = {entry.name: entry.path for entry in children if entry.is_dir()}
     class_names = [name for name in folders if name.lower() not in UNLABELED_DIRS]
     if not class_names:
-        kind = "a folder without class folders" if children else "an empty folder"
-        raise InputError(f"{folder} is {kind}; {LAYOUT_HINT}")
+        problem = "has no class folders" if children else "is empty"
+        raise InputError(f"{folder} {problem}; {LAYOUT_HINT}")
     paths: list[str] = []
     labels: list[str | None] = []
     for name in class_names:
@@ -53,8 +53,8 @@ def list_class_files(folder: Path) -> tuple[ImageFileList, pd.DataFrame, tuple[s
     notes = []
     num_stray = sum(map(_is_image, children))
     if num_stray:
-        stray = f"{pluralize(num_stray, 'image')} beside the class folders left out"
-        notes.append(f"{stray}; move such into 'unlabeled' to use them")
+        stray = f"ignored {pluralize(num_stray, 'image')} outside the class folders"
+        notes.append(f"{stray}; move them into 'unlabeled' to use them")
     notes += _describe_other_files(folders.values(), root)
     classes = pd.DataFrame({"class": pd.Series(labels, dtype=object)})
     return _make_file_list(paths, root), classes, tuple(notes)
@@ -64,37 +64,37 @@ def _list_class_images(shown_path: Path, path: str, root: str) -> list[str]:
     children = _scan_sorted(path, root)
     subdirs = [entry.name for entry in children if entry.is_dir()]
     if subdirs:
-        problem = f"has folders in it, such as '{subdirs[0]}'"
-        raise InputError(f"the class folder {shown_path} {problem}; {LAYOUT_HINT}")
+        problem = f"contains folders, such as '{subdirs[0]}'"
+        raise InputError(f"class folder {shown_path} {problem}; {LAYOUT_HINT}")
     images = [entry.path for entry in children if _is_image(entry)]
     if not images:
-        fix = "fill or remove it"
-        raise InputError(f"the class folder {shown_path} holds no images ({SUFFIX_LIST}); {fix}")
+        fix = "add some, or remove it"
+        raise InputError(f"class folder {shown_path} contains no images ({SUFFIX_LIST}); {fix}")
     return images
 
 
 def _describe_other_files(folders: Iterable[str], root: str) -> list[str]:
-    """Note which files are left out as they are not images."""
+    """Note which files are ignored as they are not images."""
     entries = [entry for folder in folders for entry in scan_folder(folder, root)]
     names = [entry.name for entry in entries if entry.is_file() and not _is_image(entry)]
     if not names:
         return []
     suffixes = sorted({Path(name).suffix.lower() or name for name in names})
-    files = f"{pluralize(len(names), 'file')} of other kinds left out ({format_names(suffixes)})"
-    return [f"{files}; images are read as {SUFFIX_LIST}"]
+    files = f"{pluralize(len(names), 'file')} of other formats ({format_names(suffixes)})"
+    return [f"ignored {files}; images end in {SUFFIX_LIST}"]
 
 
 def list_image_files(path: Path) -> ImageFileList:
     """List the images in a folder, however nested, or a single image."""
     if not path.is_dir():
         if not path.name.lower().endswith(READABLE_SUFFIXES):
-            fix = "give a folder of images, or one image"
+            fix = "use a folder of images, or one image"
             raise InputError(f"{path} is not an image ({SUFFIX_LIST}); {fix}")
         return ImageFileList([str(path)], [path.name])
     root = os.path.realpath(path)
     paths = list(_iter_images(root, root))
     if not paths:
-        raise InputError(f"{path} holds no images ({SUFFIX_LIST}); give another folder")
+        raise InputError(f"{path} contains no images ({SUFFIX_LIST}); choose a different folder")
     return _make_file_list(paths, root)
 
 
@@ -139,12 +139,12 @@ def resolve_listed_files(column: pd.Series, table: Path) -> ImageFileList:
 def _resolve_inside(folder: Path, name: str, location: str) -> str:
     """Resolve the path of a listed file, perhaps a Windows path, which must stay in the folder."""
     if not name:
-        fix = "fill it in, or take the row out"
-        raise InputError(f"{location}: the path of the image is blank; {fix}")
+        fix = "fill it in, or remove the row"
+        raise InputError(f"{location}: the image path is blank; {fix}")
     windows_path = PureWindowsPath(name)
     if windows_path.drive or ".." in windows_path.parts or "\0" in name:
-        raise InputError(f"{location}: '{name[:80]}' leads out of {folder}; give paths within it")
+        raise InputError(f"{location}: '{name[:80]}' is outside {folder}; use paths within it")
     path = Path(name) if Path(name).is_absolute() else folder.joinpath(*windows_path.parts)
     if not is_within(path, folder):
-        raise InputError(f"{location}: '{name[:80]}' leads out of {folder}; put the image into it")
+        raise InputError(f"{location}: '{name[:80]}' is outside {folder}; move the image into it")
     return str(path)

@@ -98,7 +98,7 @@ def read_array_images(
     spec = _choose_spec(options, targets, sizes, pixels.shape[1])
     notes = _describe_images(sizes, spec, options, targets)
     if x.ndim == 4 and x.shape[1:] != pixels.shape[1:]:
-        notes.insert(0, "x is taken as [N, H, W, C]")
+        notes.insert(0, "x is interpreted as [N, H, W, C]")
     return Images(_resize_images(pixels, spec, path), np.arange(len(x)), sizes, spec, tuple(notes))
 
 
@@ -109,8 +109,8 @@ def read_new_array_images(x: NDArray[Any], path: Path, spec: ImageSpec, dtype: s
         raise InputError(f"{path}: {problem}; write it as [N, C, H, W]")
     num_channels = to_channels_first(x, path).shape[1]
     if num_channels != spec.channels:
-        problem = f"images have {num_channels} channels, but the model was trained on"
-        raise InputError(f"{path}: {problem} {spec.channels}")
+        problem = f"x has {pluralize(num_channels, 'channel')}, but the model was trained on"
+        raise InputError(f"{path}: {problem} {spec.channels}; convert the images")
     pixels = to_image_array(x, path, dtype)
     sizes = _get_array_sizes(pixels)
     return Images(_resize_images(pixels, spec, path), np.arange(len(x)), sizes, spec, ())
@@ -136,8 +136,7 @@ def _resize_images(x: NDArray[Any], spec: ImageSpec, path: Path) -> NDArray[Any]
         resized = plane.resize((spec.side, spec.side), Image.Resampling.BICUBIC, box=box)
         output[index] = np.asarray(resized)
     if not np.isfinite(output).all():  # bicubic resizing overshoots
-        problem = "x holds numbers too large to be resized"
-        raise InputError(f"{path}: {problem}; give them in another unit")
+        raise InputError(f"{path}: x contains values too large to resize; rescale them")
     return output
 
 
@@ -152,7 +151,7 @@ def decode_image_files(
     paths, names = files
     with ignore_image_warnings():
         headers = map_in_threads(_read_image_header, paths)
-        reported = list(enumerate(report_progress(headers, len(paths), "looked at", progress)))
+        reported = list(enumerate(report_progress(headers, len(paths), "checked", progress)))
         errors = {row: header for row, header in reported if isinstance(header, str)}
         readable = {row: header for row, header in reported if not isinstance(header, str)}
         indices = np.array(list(readable), dtype=np.int64)
@@ -162,12 +161,12 @@ def decode_image_files(
             pixels, decode_errors = _decode_all([paths[row] for row in readable], spec, progress)
             errors |= {int(indices[row]): reason for row, reason in decode_errors.items()}
     if errors and (not skip_unreadable or len(errors) == len(paths)):
-        fix = "fix or remove them, or leave them out with --skip-unreadable"
+        fix = "fix or remove them, or skip them with --skip-unreadable"
         raise InputError(f"{_describe_unreadable(errors, names)}; {fix}")
     if decode_errors:
         decoded = np.setdiff1d(np.arange(len(indices)), list(decode_errors))
         pixels, indices, sizes = pixels[decoded], indices[decoded], sizes[decoded]
-    notes = (f"{_describe_unreadable(errors, names)}: left out",) if errors else ()
+    notes = (f"skipped: {_describe_unreadable(errors, names)}",) if errors else ()
     return Images(pixels, indices, sizes, spec, notes)
 
 
@@ -235,8 +234,8 @@ def _describe_unreadable(errors: dict[int, str], names: Sequence[str]) -> str:
     shown = [f"{names[row]} ({errors[row]})" for row in sorted(errors)[:MAX_UNREADABLE_SHOWN]]
     if len(errors) > MAX_UNREADABLE_SHOWN:
         shown.append("…")
-    images = pluralize(len(errors), "image")
-    return f"{images} of {len(names):,} cannot be read: {', '.join(shown)}"
+    images = f"{len(errors):,} of {pluralize(len(names), 'image')}"
+    return f"{images} cannot be read: {', '.join(shown)}"
 
 
 def report_progress(
@@ -266,7 +265,7 @@ def choose_side(size: int, sizes: Sizes, *, points: bool) -> int:
     """Return the requested side, or the supported one nearest to the median shorter side."""
     if size:
         if size < MIN_SIDE:
-            fix = f"give {MIN_SIDE} or more, or 0 to choose"
+            fix = f"use {MIN_SIDE} or more, or 0 to choose from the data"
             raise InputError(f"--size {size} is too small for an image; {fix}")
         return size
     if points:
@@ -285,7 +284,7 @@ def check_image_memory(count: int, spec: ImageSpec, *, itemsize: int = 1) -> Non
     if count_bytes(spec.side) <= MAX_IMAGE_BYTES:
         return
     fitting = [s for s in IMAGE_SIDES if s < spec.side and count_bytes(s) <= MAX_IMAGE_BYTES]
-    hint = f"give --size {fitting[-1]} or less" if fitting else "give fewer images"
+    hint = f"use --size {fitting[-1]} or less" if fitting else "use fewer images"
     memory, size = f"{count_bytes(spec.side) / 2**30:.1f} GiB", f"{spec.side} × {spec.side}"
     raise InputError(f"{count:,} images of {size} pixels would take {memory}; {hint}")
 
@@ -304,8 +303,8 @@ def _targets_are_points(options: ReadOptions, targets: Numbers | None, sizes: Si
     num_values = 0 if targets is None else targets.shape[1]
     if options.landmarks == "yes":
         if not num_values or num_values % 2:
-            fix = "name an even number of columns by --target"
-            raise InputError(f"landmarks are pairs of numbers x, y; {fix}")
+            fix = "name an even number of columns with --target"
+            raise InputError(f"landmarks are pairs of coordinates x, y; {fix}")
         return True
     if options.landmarks == "no" or targets is None or not _may_be_points(num_values):
         return False
@@ -330,26 +329,27 @@ def _describe_images(
     notes = [_describe_resize(sizes, spec, options)]
     num_values = 0 if targets is None else targets.shape[1]
     if spec.whole:
-        reason = ", as all lie within the images; --landmarks no takes them as plain numbers"
+        reason = ", as all lie within the images; use --landmarks no for plain numbers"
         reason = "" if options.landmarks == "yes" else reason
-        notes.append(f"the targets are {num_values // 2} points x, y in pixels{reason}")
+        landmarks = pluralize(num_values // 2, "landmark")
+        notes.append(f"the targets are {landmarks} x, y in pixels{reason}")
     elif options.landmarks == "auto" and _may_be_points(num_values):
-        reason = "as some lie outside of the images; --landmarks yes takes them as points"
+        reason = "as some lie outside the images; use --landmarks yes for landmarks"
         notes.append(f"the targets are plain numbers, {reason}")
     return notes
 
 
 def _describe_resize(sizes: Sizes, spec: ImageSpec, options: ReadOptions) -> str:
-    colours = {1: "grey levels", 3: "three colours"}.get(spec.channels, f"{spec.channels} channels")
+    colours = {1: "greyscale", 3: "RGB"}.get(spec.channels, f"{spec.channels} channels")
     new_size = f"{spec.side} × {spec.side}"
     if (sizes == spec.side).all():
-        return f"images are {new_size} pixels of {colours}"
+        return f"images are {new_size} pixels, {colours}"
     low, high = (f"{width} × {height}" for width, height in (sizes.min(axis=0), sizes.max(axis=0)))
     old_size = low if low == high else f"{low} to {high}"
-    mode = ", all of them squeezed" if spec.whole else ", their centre square"
+    mode = " (stretched)" if spec.whole else " (centre crop)"
     mode = "" if (sizes[:, 0] == sizes[:, 1]).all() else mode
-    hint = "" if options.size else "; --size chooses another"
-    return f"images of {old_size} pixels become {new_size}{mode}, of {colours}{hint}"
+    hint = "" if options.size else "; --size sets another size"
+    return f"images of {old_size} pixels are resized to {new_size}{mode}, {colours}{hint}"
 
 
 def encode_thumbnail(image: NDArray[Any]) -> str:

@@ -32,16 +32,16 @@ def read_npz(path: Path, *, labeled: bool) -> tuple[NDArray[Any], NDArray[Any] |
     for name in required:
         if name not in arrays:
             actual = join_truncated(names) or "nothing"
-            raise InputError(f"{path} has no array {name}, only {actual}; write it as {name}=")
+            raise InputError(f"{path} has no array {name}, only {actual}; save it as {name}=…")
     x, y = arrays["x"], arrays.get("y")
     if x.dtype.kind not in "fiub" or x.ndim not in (2, 3, 4) or not x.size:
-        fix = "write numbers as [N, columns], [N, H, W] or [N, C, H, W]"
+        fix = "use numbers as [N, columns], [N, H, W] or [N, C, H, W]"
         raise InputError(f"{path}: x is {x.dtype} {list(x.shape)}; {fix}")
     if x.ndim == 2:
         check_columns(path, x.shape[1])
-        check_memory(path, 8 * x.size, "give fewer rows or columns")  # tables are float64
+        check_memory(path, 8 * x.size, "use fewer rows or columns")  # tables are float64
     if y is not None and (not y.ndim or len(y) != len(x)):
-        fix = "give y a value for each row of x"
+        fix = "y needs one value per row of x"
         raise InputError(f"{path}: x has {len(x):,} rows but y is {list(y.shape)}; {fix}")
     return x, y
 
@@ -68,7 +68,7 @@ def parse_npz_targets(y: NDArray[Any], task: TaskKind, path: Path) -> tuple[pd.D
         names = ["y"] if flat.shape[1] == 1 else [f"y{i}" for i in range(flat.shape[1])]
         return pd.DataFrame(flat, columns=names), "regression" if task == "auto" else task
     if y.dtype.kind not in "iubUS" or y.size != len(y):
-        fix = "write whole numbers or strings [N], or floats [N, D]"
+        fix = "use integers or strings [N], or floats [N, D]"
         raise InputError(f"{path}: y is {y.dtype} {list(y.shape)}; {fix}")
     if task == "regression":
         needed = "--task regression needs floats, with NaN for unlabelled rows"
@@ -80,10 +80,10 @@ def parse_npz_targets(y: NDArray[Any], task: TaskKind, path: Path) -> tuple[pd.D
 def _parse_class_names(y: NDArray[Any], path: Path) -> list[str | None]:
     if y.dtype.kind == "i" and y.min() < -1:
         fix = "number classes from 0, with -1 for unlabelled rows"
-        raise InputError(f"{path}: y holds {y.min()}; {fix}")
+        raise InputError(f"{path}: y contains {y.min()}; {fix}")
     if y.dtype.kind == "U" and not _is_valid_unicode(y):
         fix = "write it again, or number the classes"
-        raise InputError(f"{path}: y holds invalid characters; {fix}")
+        raise InputError(f"{path}: y contains invalid characters; {fix}")
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8", "replace")
     blank_name = "" if y.dtype.kind == "U" else "-1"
@@ -103,8 +103,8 @@ def to_channels_first(x: NDArray[Any], path: Path) -> NDArray[Any]:  # [N, C, H,
     if x.shape[1] in COLOR_CHANNELS:
         return x
     if x.shape[3] in ALPHA_CHANNELS:
-        fix = "leave that out, and write x as [N, H, W, 3] or [N, C, H, W]"
-        raise InputError(f"{path}: x is {list(x.shape)}, apparently with transparency; {fix}")
+        fix = "drop it, and write x as [N, H, W, 3] or [N, C, H, W]"
+        raise InputError(f"{path}: x is {list(x.shape)}, apparently with an alpha channel; {fix}")
     return np.moveaxis(x, 3, 1) if x.shape[3] in COLOR_CHANNELS else x
 
 
@@ -114,14 +114,12 @@ def to_image_array(x: NDArray[Any], path: Path, dtype: str | None = None) -> NDA
     fits_uint8 = is_uint8 or (x.dtype.kind in "iu" and x.min() >= 0 and x.max() <= 255)
     inferred_dtype = "uint8" if fits_uint8 else "float32"
     if dtype is not None and dtype != inferred_dtype and (dtype == "uint8" or is_uint8):
-        expected = "grey levels 0 to 255"
-        if dtype != "uint8":
-            expected = "numbers other than 8-bit grey levels"
-        fix = "write x alike"
+        expected = "integers from 0 to 255" if dtype == "uint8" else "values other than uint8"
+        fix = "convert x"
         raise InputError(f"{path}: x is {x.dtype}, but the model was trained on {expected}; {fix}")
     images = _cast_values(to_channels_first(x, path), dtype or inferred_dtype)
     is_not_finite = ~np.isfinite(images).all(axis=(1, 2, 3))
     if is_not_finite.any():
         row = int(is_not_finite.argmax()) + 1
-        raise InputError(f"{path}: the image in row {row} of x holds NaN or infinity; fix it")
+        raise InputError(f"{path}: the image in row {row} of x contains NaN or infinity; fix it")
     return images

@@ -21,7 +21,7 @@ PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # columns in which pandas sav
 CELL_BYTES, LONG_CELL_BYTES = 8, 64  # of a number or dictionary index; of a date written out
 MAX_BATCH_ROWS, MAX_BATCH_CELLS = 4096, 2**22
 PREFIX_ENCODING = "DELTA_BYTE_ARRAY"
-SHRINK_HINT = "save it as CSV, or give fewer rows or columns"
+SHRINK_HINT = "save it as CSV, or use fewer rows or columns"
 
 
 class ParquetTable(NamedTuple):
@@ -32,7 +32,7 @@ class ParquetTable(NamedTuple):
 
 
 def read_parquet_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Read columns as strings or of a numeric type, NaN where blank, and note what is left out."""
+    """Read columns as strings or of a numeric type, NaN where blank, and note what is ignored."""
     import pandas as pd
 
     table, unsupported = read_parquet(path)
@@ -43,10 +43,9 @@ def read_parquet_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     columns = {name: _load_column(path, table, name) for name in names}
     notes = []
     if index_columns:
-        notes.append(f"left out, as the row names that pandas wrote: {format_names(index_columns)}")
+        notes.append(f"ignored (index written by pandas): {format_names(index_columns)}")
     if nested:
-        why = "as their cells are neither words nor numbers"
-        notes.append(f"left out, {why}: {format_names(nested)}")
+        notes.append(f"ignored (neither strings nor numbers): {format_names(nested)}")
     return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows)), tuple(notes)
 
 
@@ -119,8 +118,8 @@ def _check_encodings(path: Path, groups: list[Any], leaves: dict[int, Any]) -> N
     for group in groups:
         for column in map(group.column, leaves):
             if PREFIX_ENCODING in column.encodings:
-                problem = f"column '{column.path_in_schema}' is written as {PREFIX_ENCODING}"
-                raise InputError(f"{path}: {problem}; write it as PLAIN or a dictionary")
+                problem = f"column '{column.path_in_schema}' is encoded as {PREFIX_ENCODING}"
+                raise InputError(f"{path}: {problem}; use plain or dictionary encoding")
 
 
 def _estimate_bytes(groups: list[Any], leaves: dict[int, Any]) -> int:
@@ -167,8 +166,8 @@ def _load_column(path: Path, table: Any, name: str) -> pd.Series:
     try:
         return _to_series(table[name], name)
     except (pa.ArrowException, UnicodeError):  # such as times in a zone unknown to this machine
-        problem = f"column '{name}' of type {table[name].type} cannot be read here"
-        raise InputError(f"{path}: {problem}; write it as words or numbers") from None
+        problem = f"column '{name}' of type {table[name].type} cannot be read"
+        raise InputError(f"{path}: {problem}; save it as strings or numbers") from None
 
 
 def _to_series(column: Any, name: str) -> pd.Series:

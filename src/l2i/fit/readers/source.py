@@ -69,7 +69,7 @@ TABLE_TYPES = {
 IMAGE_TYPES = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}
 IMAGE_DTYPES = ("uint8", "float32")
 MAX_CELL_CHARS, MAX_TEXT_CHARS = 200, 400  # shown of a row
-ENCODER_HINT = "--encoder bert-base-uncased reads them with a pretrained network"
+ENCODER_HINT = "for a pretrained network, use --encoder bert-base-uncased"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class InputRows:
     inputs: pd.DataFrame | NDArray[Any]
     """Input columns of a table; or images [N, C, S, S], uint8 or float32."""
     notes: tuple[str, ...]
-    """What was inferred and decided, one line each."""
+    """What was inferred from the data, one line each."""
     sizes: NDArray[np.int64] | None = None
     """[N, 2]: original widths and heights of images, for `points_from_square`."""
 
@@ -133,10 +133,10 @@ def read_source(
             return _read_table_source(data_path, options)
         if path_kind == "table":
             return _read_image_table(data_path, options, progress)
-        hint = f"give a folder of images, or one of {SUFFIX_LIST}"
+        hint = f"use a folder of images, or a file that ends in {SUFFIX_LIST}"
         if data_path.suffix.lower() in SPREADSHEET_SUFFIXES:
             hint = "save it as CSV"
-        raise InputError(f"{path} is of an unknown kind; {hint}")
+        raise InputError(f"{path} has an unsupported format; {hint}")
 
 
 def read_new(
@@ -155,15 +155,15 @@ def read_new(
         if saved["layout"] != "arrays":
             return _read_new_images(data_path, path_kind, saved, spec, progress)
         if path_kind != "npz":
-            fix = "give one with an array x"
-            raise InputError(f"{path} is not an .npz file, as the model was trained on; {fix}")
+            fix = "use one with an array x"
+            raise InputError(f"{path} is not an .npz file, but the model was trained on one; {fix}")
         x, _ = read_npz(data_path, labeled=False)
         images = read_new_array_images(x, data_path, spec, saved["dtype"])
         return _make_new_images(images, _number_rows(len(x)), ())
 
 
 def _check_saved_options(saved: SavedOptions, *, images: bool) -> None:
-    """Check that a fit.json, which may be untrusted, says how to read its data."""
+    """Check that a fit.json, which may be untrusted, describes how to read its data."""
     types: dict[str, Any] = TABLE_TYPES | (IMAGE_TYPES if images else {})
     invalid = [name for name, kind in types.items() if not isinstance(saved.get(name, ()), kind)]
     layouts = ("folder", "paths", "arrays") if images else ("table",)
@@ -174,7 +174,7 @@ def _check_saved_options(saved: SavedOptions, *, images: bool) -> None:
         invalid = [] if is_valid else ["image size"]
     if invalid:
         fix = "restore it, or fit again with a different --out"
-        raise InputError(f"fit.json does not say the {invalid[0]} of its data; {fix}")
+        raise InputError(f"fit.json has no valid {invalid[0]} for its data; {fix}")
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def _resolve_path(path: str) -> tuple[Path, PathKind]:
     """Return an existing path and what it holds."""
     data_path = Path(path).expanduser()
     if not data_path.exists():
-        raise InputError(f"there is no file or folder {path}; check the path")
+        raise InputError(f"{path} was not found; check the path")
     if data_path.is_dir():
         return data_path, "folder"
     suffix = check_regular_file(data_path).suffix.lower()
@@ -207,7 +207,7 @@ def _read_table_source(path: Path, options: ReadOptions) -> Source:
     if options.encoder is not None:
         _check_unused_options(options, ("category",), "tables without --encoder")
         if not options.text:
-            raise InputError("--encoder reads texts; name the columns that hold them by --text")
+            raise InputError("--encoder needs text columns; name them with --text")
     table = _read_labeled_table(path, options)
     targets = read_targets(table.frame[list(options.target)], options.task)
     used_columns = [*options.target, *options.ignore, *([options.id] if options.id else [])]
@@ -226,7 +226,7 @@ def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallba
     used_columns = {*options.target, *options.ignore, options.id, options.image}
     other_columns = [name for name in frame.columns if name not in used_columns]
     if other_columns:
-        notes = (*notes, f"left out beside the images: {format_names(other_columns)}")
+        notes = (*notes, f"ignored (only images are used): {format_names(other_columns)}")
     task: TaskKind = "regression" if targets.classes is None else "classification"
     return _make_image_source(images, ids, options, "paths", labels, task, notes)
 
@@ -236,7 +236,7 @@ def _read_labeled_table(path: Path, options: ReadOptions) -> RawTable:
     columns = list(table.frame.columns)
     if not options.target:
         actual = f"it has {format_names(columns)}"
-        raise InputError(f"say with --target which column of {path} holds the labels; {actual}")
+        raise InputError(f"--target must name the column of {path} with the labels; {actual}")
     _check_named_columns(options, columns, path)
     return table
 
@@ -245,8 +245,8 @@ def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCall
     table_options = ("target", "text", "encoder", "category", "ignore", *TABLE_ONLY_OPTIONS)
     _check_unused_options(options, table_options, "tables")
     if options.task == "regression" or options.landmarks == "yes":
-        fix = "for other targets give a CSV of paths with --image COLUMN"
-        raise InputError(f"{path} has classes as folders; {fix}")
+        fix = "for other targets, use a CSV of image paths with --image COLUMN"
+        raise InputError(f"{path} is a folder, whose subfolders are classes; {fix}")
     files, classes, notes = list_class_files(path)
     task: TaskKind = "classification"
     read_targets(classes, task)  # report wrong classes before reading images
@@ -283,10 +283,10 @@ def _make_table_source(
 ) -> Source:
     if options.encoder is None:
         inputs = infer_columns(frame, text=options.text, category=options.category)
-        hints = [f"texts are read by their words; {ENCODER_HINT}"] if options.text else []
+        hints = [f"text becomes TF-IDF features; {ENCODER_HINT}"] if options.text else []
     else:
         inputs, hints = select_text_columns(frame, options.text), []
-    title = f"a table of {pluralize(len(ids), 'row')}"
+    title = f"table of {pluralize(len(ids), 'row')}"
     return Source(
         ids=ids,
         inputs=inputs.frame,
@@ -351,7 +351,7 @@ def _read_new_table(
     columns = preprocessor.columns
     missing = [column.name for column in columns if column.name not in frame.columns]
     if missing:
-        problem = f"has no column {format_names(missing)}, with which the model was trained"
+        problem = f"has no column {format_names(missing)}, which the model was trained with"
         raise InputError(f"{path} {problem}; add it, blank if unknown")
     ids, id_notes = _get_new_row_ids(frame, saved)
     inputs = convert_columns(frame, {column.name: column.kind for column in columns})
@@ -367,34 +367,33 @@ def _read_unlabeled_table(path: Path, path_kind: PathKind, saved: SavedOptions) 
     if path_kind == "table":
         return read_table(path, encoding=saved["encoding"], separator=saved["separator"])
     if path_kind != "npz":
-        fix = f"give one of {SUFFIX_LIST}"
-        raise InputError(f"{path} is not a table, as the model was trained on; {fix}")
+        fix = f"use a file that ends in {SUFFIX_LIST}"
+        raise InputError(f"{path} is not a table, but the model was trained on one; {fix}")
     x, _ = read_npz(path, labeled=False)
     if x.ndim != 2:
         problem = f"x is {list(x.shape)}, but the model was trained on a table"
-        raise InputError(f"{path}: {problem}; write [N, columns]")
+        raise InputError(f"{path}: {problem}; write x as [N, columns]")
     return RawTable(array_to_frame(x), ())
 
 
 def _describe_new_cells(column: Column, values: pd.Series) -> list[str]:
     """Note blanks, and categories that the model does not know."""
     num_blank = int(find_blank(values).sum())
-    blank_rows = pluralize(num_blank, "blank row")
+    blank_cells = pluralize(num_blank, "blank cell")
     if column.kind == "number":
-        return [f"column '{column.name}': {blank_rows} filled with the mean"] if num_blank else []
+        return [f"column '{column.name}': {blank_cells} filled with the mean"] if num_blank else []
     if column.kind == "text":  # a TextPreprocessor, without words of its own, counts joined texts
         return describe_blank_texts(num_blank) if column.values else []
     notes = []
     unknown_values = column.find_unknown(values)
     if BLANK in unknown_values:
-        notes.append(f"column '{column.name}': {blank_rows} of an unknown category")
+        notes.append(f"column '{column.name}': {blank_cells} treated as an unknown category")
         unknown_values.remove(BLANK)
     if unknown_values:
         num_rows = int(values.isin(unknown_values).sum())
         categories = pluralize(len(unknown_values), "new category", "new categories")
         rows = f"{pluralize(num_rows, 'row')} with {categories}, such as '{unknown_values[0]}'"
-        count = "counts" if num_rows == 1 else "count"
-        notes.append(f"column '{column.name}': {rows}, {count} as not known")
+        notes.append(f"column '{column.name}': {rows}, treated as unknown")
     return notes
 
 
@@ -414,7 +413,7 @@ def _read_new_images(
         name = saved["image"]
         if name not in frame.columns:
             actual = f"it has {format_names(list(frame.columns))}"
-            raise InputError(f"{path} has no column '{name}' with paths of images; {actual}")
+            raise InputError(f"{path} has no column '{name}' of image paths; {actual}")
         ids, id_notes = _get_new_row_ids(frame, saved)
         files, notes = resolve_listed_files(frame[name], path), [*table_notes, *id_notes]
     check_image_memory(len(ids), spec)
@@ -440,11 +439,11 @@ def _get_row_ids(frame: pd.DataFrame, column: str | None) -> list[str]:
     is_blank, is_duplicate = cells.isna().to_numpy(), cells.duplicated().to_numpy()
     if is_blank.any():
         row = int(is_blank.argmax()) + 1
-        raise InputError(f"column '{column}' of ids is blank in row {row}; fill it in")
+        raise InputError(f"id column '{column}' is blank in row {row}; fill it in")
     if is_duplicate.any():
         row = int(is_duplicate.argmax())
-        fix = "give each row its own"
-        raise InputError(f"the id '{cells.iloc[row]}' in row {row + 1} is another row's too; {fix}")
+        fix = "make every id unique"
+        raise InputError(f"id '{cells.iloc[row]}' in row {row + 1} is a duplicate; {fix}")
     return [str(cell) for cell in cells.tolist()]
 
 
@@ -453,7 +452,7 @@ def _get_new_row_ids(frame: pd.DataFrame, saved: SavedOptions) -> tuple[list[str
     column = saved["id"]
     if column is None or column in frame.columns:
         return _get_row_ids(frame, column), []
-    note = f"there is no column '{column}' of ids: rows are numbered from 1"
+    note = f"id column '{column}' was not found: rows are numbered from 1"
     return _number_rows(len(frame)), [note]
 
 
@@ -474,8 +473,8 @@ def _check_named_columns(options: ReadOptions, columns: Sequence[str], path: Pat
                     hint = f"perhaps you meant '{matches[0]}'"
                 raise InputError(f"--{option} '{name}': {path} has no such column; {hint}")
             if name in option_by_column:
-                both = f"--{option_by_column[name]} and by --{option}"
-                raise InputError(f"column '{name}' is named by {both}; name it once")
+                both = f"--{option_by_column[name]} and --{option}"
+                raise InputError(f"column '{name}' is named twice, by {both}; name it once")
             option_by_column[name] = option
 
 
@@ -484,5 +483,5 @@ def _check_unused_options(options: ReadOptions, names: Sequence[str], applies_to
     defaults = ReadOptions()
     for name in names:
         if getattr(options, name) != getattr(defaults, name):
-            problem = f"is for {applies_to}, which these data are not"
-            raise InputError(f"--{name.replace('_', '-')} {problem}; leave it out")
+            problem = f"applies only to {applies_to}, not to this data"
+            raise InputError(f"--{name.replace('_', '-')} {problem}; remove it")

@@ -32,7 +32,7 @@ from l2i.fit.report.confidence import (
 from l2i.training.run_dir import read_result
 
 SPLIT_CAPTIONS = {
-    "labeled": "labelled rows trained on",
+    "labeled": "labelled training rows",
     "unlabeled": "unlabelled rows",
     "validation": "validation rows",
     "test": "test rows",
@@ -75,7 +75,7 @@ def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str
     counts = {split: int((rows.split_names == split).sum()) for split in SPLIT_CAPTIONS}
     return {
         "fitted": fitted,
-        "title": Path(str(fitted.source.get("path") or folder)).name or "own data",
+        "title": Path(str(fitted.source.get("path") or folder)).name or "data",
         "facts": [(f"{counts[split]:,}", caption) for split, caption in SPLIT_CAPTIONS.items()],
         "verdict": build_verdict(fitted, rows),
         "metrics": _build_metrics(fitted, rows),
@@ -84,7 +84,7 @@ def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str
         "confusion": build_confusion_section(fitted, rows) if fitted.classes is not None else None,
         "scatters": draw_scatters(fitted, rows) if fitted.classes is None else [],
         "unshown": max(0, len(fitted.targets) - MAX_SCATTER_TARGETS),
-        "sureness": build_confidence_section(fitted, rows, imputations),
+        "confidence": build_confidence_section(fitted, rows, imputations),
         "most": most_confident,
         "least": least_confident,
         "cautions": find_caveats(fitted, rows, imputations),
@@ -110,7 +110,7 @@ def _build_metrics(fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
     for split in ("test", "validation"):
         bars = _make_bars(fitted, split, estimates[split])
         if bars:
-            charts.append(draw_bars(f"{split.capitalize()} rows", bars, fitted.metric_name))
+            charts.append(draw_bars(f"{split.capitalize()} {fitted.metric_name}", bars))
     return {"table": table, "charts": charts, "errors": any(estimates.values())}
 
 
@@ -142,7 +142,7 @@ def _format_with_error(value: float | None, estimate: Estimate | None, fitted: F
 
 
 def _count_wrong(estimate: Estimate | None, fitted: FitArtifact) -> str:
-    """Count the wrong rows if none or all are: their spread is 0 and says nothing about errors."""
+    """Count the wrong rows if none or all are: their std is 0 and not informative."""
     if estimate is None or fitted.classes is None or 0 < estimate.value < 100:
         return ""
     return f"({estimate.num_rows if estimate.value else 0:,} of {estimate.num_rows:,} wrong)"
@@ -160,7 +160,7 @@ def _describe_source(fitted: FitArtifact) -> list[tuple[str, str]]:
 
 
 def _read_config_text(path: Path) -> str | None:
-    """Return the configuration of a run, indented, if it is there."""
+    """Return the configuration of a run, indented, if it exists."""
     if not path.is_file():
         return None
     try:

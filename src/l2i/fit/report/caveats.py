@@ -62,10 +62,9 @@ def _check_covariate_shift(fitted: FitArtifact) -> Caveat | None:
     if fitted.covariate_shift_auc is None or not fitted.covariate_shift_auc > MAX_SHIFT_AUC:
         return None
     return Caveat(
-        f"The unlabelled rows are unlike the labelled: the two can be told apart (area under the "
-        f"ROC curve {fitted.covariate_shift_auc:.2f}, 0.5 for alike).",
-        "Label some of the unlabelled rows, drawn at random, or leave out those that come from "
-        "elsewhere.",
+        "The unlabelled rows are distributed differently from the labelled ones: a classifier "
+        f"separates them with a ROC AUC of {fitted.covariate_shift_auc:.2f} (0.5 is chance).",
+        "Label a random sample of the unlabelled rows, or remove those from a different source.",
     )
 
 
@@ -74,10 +73,10 @@ def _check_class_balance(names: tuple[str, ...], given: Counts) -> Caveat | None
     if given[largest] <= MAX_CLASS_RATIO * given[smallest]:
         return None
     return Caveat(
-        f"The labelled rows are uneven: {pluralize(int(given[largest]), 'row')} of class "
+        f"The labelled rows are imbalanced: {pluralize(int(given[largest]), 'row')} of class "
         f"{names[largest]}, {given[smallest]:,} of class {names[smallest]}.",
-        "Label more rows of the rare classes, and look at their rows of the confusion matrix "
-        "rather than at the total.",
+        "Label more rows of the rare classes, and check the errors of each class in the confusion "
+        "matrix, not only the total.",
     )
 
 
@@ -86,10 +85,10 @@ def _check_collapse(names: tuple[str, ...], given: Counts, imputed: Counts) -> C
         return None
     top = int(imputed.argmax())
     return Caveat(
-        f"The imputation has collapsed: {format_percent(imputed[top] / imputed.sum())} of the "
-        f"imputed labels are class {names[top]}, though the labelled rows have others.",
-        "Do not use these labels; label more rows of the other classes, or train longer at a lower "
-        "learning rate.",
+        f"The imputed labels have collapsed: {format_percent(imputed[top] / imputed.sum())} of "
+        f"them are class {names[top]}, although the labelled rows have other classes.",
+        "Do not use these labels. Label more rows of the other classes, or train longer with a "
+        "lower learning rate.",
     )
 
 
@@ -104,11 +103,11 @@ def _check_label_shift(names: tuple[str, ...], given: Counts, imputed: Counts) -
         return None
     i = int(gaps.argmax())
     return Caveat(
-        f"The imputed labels are spread unlike the labelled rows: class {names[i]} is "
-        f"{format_percent(imputed_shares[i])} of them, and {format_percent(given_shares[i])} of "
-        "the labelled rows.",
-        "That is as it should be where rows were chosen by class for labelling; otherwise check "
-        "some of its rows.",
+        f"The class distribution of the imputed labels differs from that of the labelled rows: "
+        f"class {names[i]} is {format_percent(imputed_shares[i])} of the imputed labels and "
+        f"{format_percent(given_shares[i])} of the labelled rows.",
+        "This is expected if rows were picked by class for labelling; otherwise check some rows "
+        "imputed as this class.",
     )
 
 
@@ -116,9 +115,9 @@ def _check_mask_rate(fitted: FitArtifact) -> Caveat | None:
     if fitted.mask_rate is None or not fitted.mask_rate < MIN_MASK_RATE:
         return None
     return Caveat(
-        f"Only {format_percent(fitted.mask_rate)} of the unlabelled rows were confident enough to "
-        "count at the end.",
-        "Lower the method's threshold (method.threshold), train longer, or label more rows.",
+        f"Only {format_percent(fitted.mask_rate)} of the unlabelled rows passed the confidence "
+        "threshold at the end of training.",
+        "Lower the threshold (--method.threshold), train longer, or label more rows.",
     )
 
 
@@ -126,17 +125,18 @@ def _check_validation(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
     metrics = estimate_metrics(fitted, rows, "validation")
     num_rows = int(mask_known_labels(fitted, rows, "validation").sum())
     count = pluralize(num_rows, "validation row")
-    advice = "Keep more labelled rows for validation, or label more."
+    advice = "Use more labelled rows for validation (--validation), or label more."
     if num_rows < MIN_VALIDATION_ROWS:
-        return Caveat(f"The choice rests on {count}, too few to tell candidates apart.", advice)
+        finding = f"Model selection rests on {count}, too few to separate the candidates."
+        return Caveat(finding, advice)
     best = metrics.pop(fitted.selected_name, None)
     if best is None or not metrics:
         return None
     if best.standard_error <= min(other.value for other in metrics.values()) - best.value:
         return None
     return Caveat(
-        f"The {count} cannot tell the best candidates apart: they differ by less than the "
-        "standard error of the chosen one's metric.",
+        f"The {count} do not separate the best candidates: they differ by less than the "
+        "standard error of the selected one's metric.",
         advice,
     )
 
@@ -153,10 +153,9 @@ def _check_overconfidence(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
         return None
     shares = [format_percent(float(values.mean())) for values in (is_correct, confidence)]
     return Caveat(
-        f"Labels are less often right than their confidence says: on {count:,} validation and test "
-        f"rows, {shares[0]} are right, at a mean confidence of {shares[1]}.",
-        "Raise the probability under which to abstain ('l2i impute --threshold'), or label more "
-        "rows.",
+        f"The labels are overconfident: on {count:,} validation and test rows, {shares[0]} are "
+        f"correct, at a mean confidence of {shares[1]}.",
+        "Raise the confidence threshold ('l2i impute --threshold'), or label more rows.",
     )
 
 
@@ -165,9 +164,8 @@ def _check_scale(fitted: FitArtifact) -> Caveat | None:
     scale = fitted.std_scale if is_regression else fitted.temperature
     if MIN_TEMPERATURE * SCALE_BOUND_MARGIN < scale < MAX_TEMPERATURE / SCALE_BOUND_MARGIN:
         return None
-    scale_name = "scale of the spreads" if is_regression else "temperature"
+    scale_name = "scale of the standard deviations" if is_regression else "temperature"
     return Caveat(
-        f"The {scale_name} that calibrates the labels is {scale:.3g}, at the edge of what is "
-        "looked for.",
-        "Do not rely on the confidences; keep more labelled rows for validation.",
+        f"The calibrated {scale_name} is {scale:.3g}, at the limit of its range.",
+        "Do not rely on the confidence; use more labelled rows for validation (--validation).",
     )

@@ -18,9 +18,9 @@ WIDTH, HEIGHT = 320.0, 212.0  # of a chart, in units that are pixels on a phone
 LEFT, RIGHT, TOP, BOTTOM = 42.0, 10.0, 24.0, 40.0  # margins
 MAX_LINE_POINTS = 240
 BAR_ROW_HEIGHT = 46.0  # a bar and its name
-COST_TITLES = {"c_t": "Cᵀ, labelled rows", "c_u": "Cᵁ, unlabelled rows", "c_h": "Cᴴ, hold-out rows"}
-PROBE_TITLES = {"c_h": "Cᴴ", "test_cost": "Test cost"}
-CHANGE_CAPTION = "change by an outer update, below 0 is better"
+COST_TITLES = {"c_t": "Loss Cᵀ, labelled", "c_u": "Loss Cᵁ, unlabelled", "c_h": "Loss Cᴴ, hold-out"}
+PROBE_TITLES = {"c_h": "Cᴴ", "test_cost": "Test loss"}
+CHANGE_CAPTION = "change per outer update"
 Point = tuple[float, float]
 
 
@@ -89,12 +89,12 @@ class CurvesSection(NamedTuple):
     missing_note: str
 
 
-def draw_bars(title: str, series: Sequence[MetricBar], metric_name: str) -> Chart:
+def draw_bars(title: str, series: Sequence[MetricBar]) -> Chart:
     """Draw horizontal bars from 0 with error bars, each below its name."""
     max_value = max((bar.value + (bar.standard_error or 0.0) for bar in series), default=0.0) or 1.0
     x = Axis(0.0, max_value, 0.0, WIDTH - 74)
     parts = [part for i, bar in enumerate(series) for part in _draw_bar(bar, x, i * BAR_ROW_HEIGHT)]
-    label = f"{title}, {metric_name}: " + "; ".join(f"{bar.name} {bar.text}" for bar in series)
+    label = f"{title}: " + "; ".join(f"{bar.name} {bar.text}" for bar in series)
     return Chart(title, _render_svg(label, BAR_ROW_HEIGHT * len(series), *parts))
 
 
@@ -155,8 +155,7 @@ def draw_reliability(
             render_tag("line", class_="gap", x1=cx, x2=cx, y1=y_axis(predicted), y2=cy),
             render_tag("circle", class_="dot l2i", cx=cx, cy=cy, r=radius),
         ]
-    pairs = "; ".join(f"{x} {said:.2f}, {y} {share:.2f}" for said, share, _ in points)
-    label = f"{title} calibration: {pairs}"
+    label = f"{title}: " + "; ".join(f"{x} {a:.2f}, {y} {b:.2f}" for a, b, _ in points)
     return Chart(title, _render_with_axes(label, x_axis, y_axis, *marks, x_name=x, y_name=y))
 
 
@@ -234,7 +233,7 @@ def _draw_tick_label(text: str, x: float, y: float, anchor: str) -> Svg:
 def _render_with_axes(
     label: str, x: Axis | None, y: Axis, *marks: Svg, x_name: str, y_name: str
 ) -> Svg:
-    """Render a chart of marks with its axes; `label` says in words what it shows."""
+    """Render a chart of marks with its axes; `label` describes it in words."""
     y_ticks, x_ticks = y.compute_ticks(), x.compute_ticks() if x else []
     parts = [_draw_horizontal("grid", y(t)) for t in y_ticks]
     parts += [_draw_tick_label(format_tick(t), LEFT - 7, y(t) + 3.5, "end") for t in y_ticks]
@@ -316,14 +315,14 @@ def build_curves_section(folder: Path, fitted: FitArtifact) -> CurvesSection:
     logged = [c for c, has_log in zip(fitted.candidates, is_logged, strict=True) if has_log]
     unlogged_titles = [c.title for c in fitted.candidates if c not in logged]
     runs = [(c, read_metric_rows(folder / c.name)) for c in logged]
-    titles = {split: f"{fitted.metric_name} on {split} rows" for split in ("validation", "test")}
+    titles = {s: f"{s.capitalize()} {fitted.metric_name}" for s in ("validation", "test")}
     charts = [_draw_over_runs(title, name, runs) for name, title in (titles | COST_TITLES).items()]
     probed = [c for c, rows in runs if any(row.get("c_h_before") is not None for row in rows)]
     for c, rows in runs:
         owner = "" if len(probed) == 1 else f" of {c.title}"
         for prefix, title in PROBE_TITLES.items():
             charts.append(_draw_cost_change(f"{title}{owner}: {CHANGE_CAPTION}", prefix, c, rows))
-    note = f"No evaluations are kept of {join_words(unlogged_titles)}." if unlogged_titles else ""
+    note = f"No metrics were logged for {join_words(unlogged_titles)}." if unlogged_titles else ""
     drawn = [chart for chart in charts if chart is not None]
     return CurvesSection(drawn, [(c.name, c.title) for c in logged], note)
 
@@ -350,7 +349,8 @@ def _draw_cost_change(
     points = compute_cost_changes(rows, prefix)
     if not points:
         return None
-    note = f"{sum(value < 0 for _, value in points):,} of {len(points):,} are below 0"
+    num_better = sum(value < 0 for _, value in points)
+    note = f"negative (better) at {num_better:,} of {len(points):,} evaluations"
     series = [LineSeries(candidate.title, candidate.name, points)]
     return _draw_lines(title, series, note=note, with_zero_line=True)
 

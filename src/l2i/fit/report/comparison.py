@@ -14,6 +14,7 @@ Tone = Literal["good", "bad", "open"]
 MIN_ROWS_FOR_CLASSES, MIN_ROWS_FOR_TARGETS = 10, 30
 MIN_STANDARD_ERRORS = 2.0  # of a significant difference
 SIGN_TEST_LEVEL = 0.05
+TIE_RULE = "ties go to L2I first, supervised last"
 
 
 class Estimate(NamedTuple):
@@ -51,8 +52,8 @@ def build_verdict(fitted: FitArtifact, rows: FitRows) -> Verdict:
     split = next((s for s in splits if mask_known_labels(fitted, rows, s).any()), None)
     selection = _explain_selection(fitted)
     if split is None:
-        reason = "no rows with known labels were held out"
-        return Verdict([Sentence("Nothing can be compared", reason)], selection, [])
+        reason = "there are no validation or test rows"
+        return Verdict([Sentence("The candidates cannot be compared", reason)], selection, [])
     trained = {c.name: c for c in fitted.candidates if c.name in rows.outputs}
     supervised, baseline, l2i = map(trained.get, ("supervised", "baseline", "l2i"))
     semi_supervised = min((c for c in (baseline, l2i) if c), key=lambda c: c.sort_key, default=None)
@@ -76,27 +77,25 @@ def _compare_candidates(
 ) -> Sentence:
     if ours is None or theirs is None:
         if treatment == "the unlabelled rows":
-            missing = "on the labelled rows alone" if theirs is None else "on the unlabelled rows"
+            missing = "the labelled rows alone" if theirs is None else "the unlabelled rows"
+            reason = f"no model was trained on {missing}"
         else:
-            missing = "without it" if theirs is None and ours is not None else "with it"
-        claim = f"Whether {treatment} {verb} was not compared"
-        return Sentence(claim, f"no network was trained {missing}")
+            is_theirs = theirs is None and ours is not None
+            reason = f"no model was trained {'without' if is_theirs else 'with'} it"
+        return Sentence(f"The effect of {treatment} was not measured", reason)
     mask, is_classification = mask_known_labels(fitted, rows, split), fitted.classes is not None
     errors = [compute_row_errors(fitted, rows, c.name, mask) for c in (ours, theirs)]
     metrics = [estimate_metric(e, is_classification=is_classification) for e in errors]
     gap = estimate_difference(errors[0], errors[1], is_classification=is_classification)
-    row_count = pluralize(len(errors[0]), f"{split} row")
+    row_count = pluralize(len(errors[0]), "row")
     if is_classification:
-        values = [f"{metric.value:.1f} %" for metric in metrics]
-        pair = f"{ours.title} is wrong on {values[0]} of {row_count}, {theirs.title} on {values[1]}"
+        name, values = "error", [f"{metric.value:.1f} %" for metric in metrics]
     else:
-        values = [format_significant(metric.value) for metric in metrics]
-        pair = (
-            f"{ours.title} has an RMSE of {values[0]} on {row_count}, {theirs.title} of {values[1]}"
-        )
-    facts = f"{pair} ({_format_gap(gap, is_classification=is_classification)})"
+        name, values = "RMSE", [format_significant(metric.value) for metric in metrics]
+    pair = f"{split} {name} {values[0]} for {ours.title}, {values[1]} for {theirs.title}"
+    facts = f"{pair} ({row_count}; {_format_gap(gap, is_classification=is_classification)})"
     if not gap.is_significant:
-        return Sentence(f"Whether {treatment} {verb} cannot be told", facts)
+        return Sentence(f"It is not clear whether {treatment} {verb}", facts)
     subject = treatment[0].upper() + treatment[1:]
     if gap.value < 0:
         return Sentence(f"{subject} {verb}", facts, "good")
@@ -107,56 +106,60 @@ def _format_gap(gap: Estimate, *, is_classification: bool) -> str:
     if gap.value == gap.standard_error == 0:
         return "no difference on any row"
     if is_classification:
-        amount, error = f"{abs(gap.value):.1f} points", f"± {gap.standard_error:.1f}"
-        direction = "fewer" if gap.value < 0 else "more"
+        amount, error = f"{abs(gap.value):.1f}", f"± {gap.standard_error:.1f} points"
     else:
         amount = format_significant(abs(gap.value), 2)
         error = f"± {format_significant(gap.standard_error, 2)}"
-        direction = "lower" if gap.value < 0 else "higher"
     if gap.value == 0:
-        return f"no difference, {error}"
-    text = f"{amount} {direction}, {error}"
+        return f"difference 0 {error}"
+    text = f"{amount} {error} {'lower' if gap.value < 0 else 'higher'}"
     if gap.is_significant:
         return text
     if not is_classification and gap.num_rows < MIN_ROWS_FOR_TARGETS:
-        return f"{text}; under {MIN_ROWS_FOR_TARGETS} rows nothing is claimed"
-    return f"{text}; the rows are too few to tell it from chance"
+        return f"{text}, too few rows to test"
+    return f"{text}, not significant"
 
 
 def _explain_selection(fitted: FitArtifact) -> str:
-    """Explain which candidate was chosen."""
+    """Explain why the selected candidate was selected."""
     best, others = fitted.selected, [c for c in fitted.candidates if c.name != fitted.selected_name]
-    value = f"{fitted.metric_name} {format_metric(best.validation_metric, fitted.metric_name)}"
+    name, _, unit = fitted.metric_name.partition(" (")  # as in "error (%)"
+    metric, suffix = f"validation {name}", f" {unit.rstrip(')')}" if unit else ""
+    value = format_metric(best.validation_metric, fitted.metric_name) + suffix
     if not others:
-        return f"{best.title} was the only one trained ({value} on the validation rows)."
-    runner_up, chosen = min(others, key=lambda c: c.sort_key), f"{best.title} was chosen:"
+        return f"Selected: {best.title} ({metric} {value}, the only candidate)."
+    runner_up = min(others, key=lambda c: c.sort_key)
     if runner_up.validation_metric < best.validation_metric:
-        best_value = format_metric(runner_up.validation_metric, fitted.metric_name)
-        return (
-            f"{chosen} its metric on the validation rows ({value}) is within a standard error of "
-            f"the best, {runner_up.title}'s {best_value}, and it has learned from more."
-        )
-    if runner_up.validation_metric == best.validation_metric:
-        equal = f"of equal metrics on the validation rows ({value})"
-        return f"{chosen} {equal}, it has learned from more."
-    count = 1 + len(others)
-    return f"{chosen} its metric on the validation rows ({value}) is the best of {count}."
+        best_value = format_metric(runner_up.validation_metric, fitted.metric_name) + suffix
+        reason = f"within one standard error of {runner_up.title} at {best_value}; {TIE_RULE}"
+    elif runner_up.validation_metric == best.validation_metric:
+        reason = f"tied with {runner_up.title}; {TIE_RULE}"
+    else:
+        reason = f"the lowest of {1 + len(others)}"
+    return f"Selected: {best.title} ({metric} {value}, {reason})."
 
 
 def _make_footnotes(fitted: FitArtifact, split: str, *, has_both: bool) -> list[str]:
-    paired = "± is one standard error of the difference, paired row by row"
-    notes = [f"{paired}; it counts from two of them on."]
+    condition = f"and p < {SIGN_TEST_LEVEL} in a sign test"
+    if fitted.classes is None:
+        condition = f"on {MIN_ROWS_FOR_TARGETS} rows or more"
+    notes = [
+        "± is one standard error of the paired difference. A difference is significant if it is "
+        f"at least {MIN_STANDARD_ERRORS:g} standard errors {condition}."
+    ]
     if has_both:
-        judge = "the better of the two networks on the validation rows"
-        notes.append(f"The unlabelled rows are judged by {judge}.")
+        notes.append(
+            "The effect of the unlabelled rows is that of the semi-supervised candidate with the "
+            "lower validation error."
+        )
     if split == "validation":
         notes.append(
-            "There are no test rows. These are the validation rows, on which the choice was made: "
-            "expect somewhat larger errors on new ones."
+            "There are no test rows. These are errors on the validation rows, which were also used "
+            "for model selection: expect somewhat larger errors on new data."
         )
     if fitted.classes is None and fitted.metric_name != "RMSE":
-        metric = f"the {fitted.metric_name} is below"
-        notes.append(f"The difference is one of RMSE, in the targets' units; {metric}.")
+        metric = f"the {fitted.metric_name} is reported below"
+        notes.append(f"The difference is in RMSE, in the units of the targets; {metric}.")
     return notes
 
 
@@ -180,7 +183,7 @@ def compute_row_errors(fitted: FitArtifact, rows: FitRows, name: str, mask: Mask
     outputs, labels = rows.outputs[name][mask], rows.given_labels[mask]
     if fitted.classes is not None:
         return np.asarray(outputs.argmax(axis=1) != labels, dtype=np.float64)
-    # several targets need not share a unit, so their errors are measured in their spreads
+    # several targets need not share a unit, so their errors are divided by their stds
     uses_std = not fitted.has_landmarks and len(fitted.targets) > 1
     scale = np.asarray(fitted.target_std) if uses_std else 1.0
     return np.asarray(np.square((outputs.astype(np.float64) - labels) / scale).mean(axis=1))

@@ -23,7 +23,7 @@ from l2i.fit.report.charts import (
 from l2i.fit.report.comparison import mask_known_labels
 
 NUM_RELIABILITY_BINS, NUM_HISTOGRAM_BINS = 10, 20
-GAUSSIAN_COVERAGE = {1: 0.683, 2: 0.954}  # shares of Gaussian errors within so many spreads
+GAUSSIAN_COVERAGE = {1: 0.683, 2: 0.954}  # shares of Gaussian errors within so many stds
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MIN_ROUNDED_TO_ONE = 0.9995  # a probability that would be printed as 1.000
 MAX_CARD_FIELDS, MAX_CARD_TARGETS = 12, 4  # columns and targets that fit on a card
@@ -38,7 +38,7 @@ class CalibrationBin(NamedTuple):
     """Rows of about equal confidence."""
 
     predicted: float
-    """Their mean confidence, or the root of their mean squared spread."""
+    """Their mean confidence, or the root of their mean squared std."""
     observed: float
     """The share of correct ones, or the root of their mean squared error."""
     num_rows: int
@@ -99,7 +99,7 @@ def build_calibration_section(fitted: FitArtifact, rows: FitRows) -> Calibration
 
 
 def _build_for_classes(fitted: FitArtifact, rows: FitRows, mask: Mask) -> CalibrationSection:
-    masks = {"validation and test": mask, "test alone": mask_known_labels(fitted, rows, "test")}
+    masks = {"validation and test": mask, "test only": mask_known_labels(fitted, rows, "test")}
     temperatures = (1.0, fitted.temperature)
     bins = {
         name: [bin_by_confidence(*compute_confidence(fitted, rows, m, t)) for t in temperatures]
@@ -111,15 +111,15 @@ def _build_for_classes(fitted: FitArtifact, rows: FitRows, mask: Mask) -> Calibr
         for name, before_after in bins.items()
     ]
     sentence = (
-        f"A label of confidence 0.8 should be right 8 times in 10. Logits are divided by a "
-        f"temperature of {fitted.temperature:.2f}, found on the validation rows; the expected "
-        "calibration error is the mean gap between confidence and share of right labels."
+        "Of the labels with a confidence of 0.8, 80 % should be correct. Temperature scaling "
+        f"divides the logits by {fitted.temperature:.2f}, fitted on the validation rows. The "
+        "expected calibration error (ECE) is the mean gap between confidence and accuracy."
     )
     charts = [
-        draw_reliability(name, points, 1.0, x="confidence", y="share right")
+        draw_reliability(f"{name} calibration", points, 1.0, x="confidence", y="accuracy")
         for name, points in zip(("Before", "After"), bins["validation and test"], strict=True)
     ]
-    return CalibrationSection(sentence, charts, ["Rows", "Number", "Before", "After"], table)
+    return CalibrationSection(sentence, charts, ["Split", "Rows", "Before", "After"], table)
 
 
 def compute_confidence(
@@ -157,23 +157,25 @@ def _build_for_targets(fitted: FitArtifact, rows: FitRows, mask: Mask) -> Calibr
     bins = {name: bin_by_std(std, error) for name, std in stds.items()}
     limit = 1.05 * max(max(b.predicted, b.observed) for std_bins in bins.values() for b in std_bins)
     charts = [
-        draw_reliability(name, std_bins, limit, x="spread said", y="error found")
+        draw_reliability(
+            f"{name} calibration", std_bins, limit, x="predicted std", y="observed RMSE"
+        )
         for name, std_bins in bins.items()
     ]
     table = []
     for k, coverage in GAUSSIAN_COVERAGE.items():
         shares = [format_percent(float((error <= k * std).mean())) for std in stds.values()]
-        table.append([f"within {pluralize(k, 'spread')}", *shares, format_percent(coverage)])
+        table.append([f"± {k} std", *shares, format_percent(coverage)])
     sentence = (
-        f"Errors should be about as large as the spread that goes with them. Spreads are "
-        f"multiplied by {fitted.std_scale:.2f}, found on the validation rows. Both are in units "
-        "of the labelled targets' own spread."
+        "Errors should be about as large as their predicted standard deviation (std), which is "
+        f"multiplied by {fitted.std_scale:.2f}, fitted on the validation rows. Both are in units "
+        "of the std of the labelled targets."
     )
-    return CalibrationSection(sentence, charts, ["Errors", "Before", "After", "Gaussian"], table)
+    return CalibrationSection(sentence, charts, ["Interval", "Before", "After", "Gaussian"], table)
 
 
 def bin_by_std(predictive_std: Floats, error: Floats) -> list[CalibrationBin]:
-    """Put rows in bins of equal size, by spread."""
+    """Put rows in bins of equal size, by predicted std."""
 
     def root_mean_square(values: Floats) -> float:
         return float(np.sqrt(np.square(values).mean()))
@@ -193,19 +195,14 @@ def build_confidence_section(
         return None
     changes = rows.change_counts[is_imputed]
     if fitted.classes is not None:
-        rule = f"a probability under {MIN_CONFIDENCE}"
-        change_caption = f"of them changed over {pluralize(fitted.num_snapshots, 'evaluation')}"
+        rule = f"confidence below {MIN_CONFIDENCE}"
+        evaluations = pluralize(fitted.num_snapshots, "evaluation")
+        change_caption = f"changed during training ({evaluations})"
     else:
-        rule = f"a spread above {MAX_RELATIVE_STD} of the target's"
-        change_caption = (
-            "of them moved by more than a tenth of the targets' spread between evaluations, of "
-            f"which there were {fitted.num_snapshots:,}"
-        )
+        rule = f"predicted std above {MAX_RELATIVE_STD} × the target's std"
+        change_caption = "moved by more than 0.1 std between evaluations"
     abstain_share = format_percent(float(imputations.abstain[is_imputed].mean()))
-    facts = [
-        (f"{is_imputed.sum():,}", "labels are imputed"),
-        (abstain_share, f"of them had better be left out: {rule}"),
-    ]
+    facts = [(f"{is_imputed.sum():,}", "imputed labels"), (abstain_share, f"abstain: {rule}")]
     charts = [_draw_confidences(fitted, imputations.confidence[is_imputed])]
     if fitted.classes is not None or (changes > 0).any():
         facts.append((format_percent(float((changes > 0).mean())), change_caption))
@@ -216,11 +213,12 @@ def build_confidence_section(
 def _draw_confidences(fitted: FitArtifact, confidence: Floats) -> Chart:
     if fitted.classes is not None:
         low, high = min(1 / len(fitted.classes), float(confidence.min())), 1.0
-        title, x, values = "Confidence", "probability", confidence
+        title, x, values = "Confidence", "calibrated probability", confidence
         threshold, label = MIN_CONFIDENCE, "abstain below"
     else:
         low, high = 0.0, max(1.2 * MAX_RELATIVE_STD, float(np.quantile(-confidence, 0.99)))
-        title, x, values = "Spread", "spread, in the target's own", np.minimum(-confidence, high)
+        title, x = "Predicted standard deviation", "in stds of the target"
+        values = np.minimum(-confidence, high)
         threshold, label = MAX_RELATIVE_STD, "abstain above"
     counts = np.histogram(values, bins=NUM_HISTOGRAM_BINS, range=(low, high))[0].tolist()
     bounds = (low, high)
@@ -232,8 +230,8 @@ def _draw_changes(fitted: FitArtifact, changes: NDArray[np.int64]) -> Chart:
     counts = enumerate(np.bincount(capped, minlength=MAX_COUNTED_CHANGES + 1).tolist())
     columns = {(f"{k}" if k < MAX_COUNTED_CHANGES else f"{k}+"): n for k, n in counts}
     if fitted.classes is None:
-        return draw_columns("How often targets moved by that much", columns, x="moves")
-    return draw_columns("How often labels changed", columns, x="changes")
+        return draw_columns("Moves by more than 0.1 std", columns, x="moves")
+    return draw_columns("Label changes during training", columns, x="changes")
 
 
 def make_cards(
@@ -289,11 +287,11 @@ def _format_confidence(row: int, fitted: FitArtifact, imputations: Imputations) 
     confidence = float(imputations.confidence[row])
     if fitted.classes is not None:
         probability = f"{confidence:.3f}" if confidence < MIN_ROUNDED_TO_ONE else "> 0.999"
-        return f"probability {probability}" if imputations.is_imputed[row] else "given"
+        return f"confidence {probability}" if imputations.is_imputed[row] else "given"
     assert imputations.predictive_std is not None
     if imputations.predictive_std.shape[1] == 1:
         return f"± {format_significant(float(imputations.predictive_std[row, 0]), 2)}"
-    return f"spread {format_significant(-confidence, 2)} × that of the labelled targets"
+    return f"predicted std {format_significant(-confidence, 2)} × the target's"
 
 
 def to_data_uri(png_base64: str | None) -> str | None:

@@ -115,7 +115,7 @@ class ConcatForward:
     def __init__(self, net: Net, *batches: Tensor) -> None:
         if len({x.shape[1:] for x in batches}) > 1:
             shapes = ", ".join(str(list(x.shape[1:])) for x in batches)
-            problem = f"method.one_forward is for samples of one shape, not {shapes}"
+            problem = f"method.one_forward needs samples of one shape, not {shapes}"
             raise InputError(f"{problem}; leave it out")
         unique = list({id(x): x for x in batches}.values())  # views may be one and the same
         parts = net(torch.cat(unique)).split([len(x) for x in unique])

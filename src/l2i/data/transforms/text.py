@@ -44,8 +44,8 @@ class TokenAugment:
     paraphrase: float = 0.0
     """Probability of replacing a text by one of its back-translations, if it has any."""
     replace: float = 0.0
-    """Fraction of words to replace by uninformative ones, of low TF-IDF as in UDA; a text that was
-    replaced by a back-translation keeps its words."""
+    """Fraction of words to replace by uninformative ones (low TF-IDF, as in UDA), except in
+    back-translations."""
 
     def __call__(self, versions: Tensor, generator: Generator, vocabulary: Vocabulary) -> Tensor:
         """Perturb ids [B, L] or, with the back-translations of each text, [B, versions, L]."""
@@ -77,8 +77,8 @@ def build_vocabulary(
     """
     documents, frequency, is_whole_word = _count_tokens(ids, is_special, is_continuation)
     if not is_whole_word.any():
-        fix = "check the tokenizer's special tokens, or give other texts"
-        raise InputError(f"the texts hold no words; {fix}")
+        fix = "check the texts, and the tokenizer's special tokens"
+        raise InputError(f"the texts contain no words; {fix}")
     idf = (len(ids) / documents.clamp(min=1).double()).log()
     score = idf * frequency
     max_score = score[is_whole_word].max()

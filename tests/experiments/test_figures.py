@@ -107,7 +107,7 @@ def test_a_run_without_an_update_has_none_to_show(
     code, out, err = printed(capsys, str(place / "base"), "--out", str(tmp_path))
     assert code == 0
     assert [Path(path).name for path in out] == ["error.png", "landmarks.png", "cases.png"]
-    assert err == "l2i: no costs.png: this run takes no outer update\n"
+    assert err == "l2i: no costs.png: this run takes no outer updates\n"
 
 
 def test_a_classification_run_has_its_curves_alone(

@@ -10,7 +10,7 @@ from pathlib import Path
 from attempts import LOOK, Attempt, steps_saved, wait
 from disturbed import STEPS, Disturbed, mark
 
-FULL = "no room is left for"
+FULL = "the disk is full: cannot write"
 STOPPED = "; the same command resumes from there"
 LONGEST = 64 * 2**10  # bytes: longer than anything that a run writes beside its checkpoints
 START = 3.0  # seconds, in which a process has just begun

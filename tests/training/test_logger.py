@@ -47,7 +47,7 @@ def test_a_run_that_will_take_long_says_so_once_and_what_helps(
         "cell seed 0: 1,000,000,000 steps will take about "
     )
     assert "days on this machine" in printed[0] and printed[0].endswith(
-        "--steps N takes fewer, with schedules scaled"
+        "use --steps N for fewer steps, with scaled schedules"
     )
     others = [line for line in lines if line not in printed]
     assert len(others) == 4 and all(

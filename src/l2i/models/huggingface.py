@@ -226,7 +226,7 @@ def _translate_load_errors(weights: str) -> Iterator[None]:
     except Exception as error:
         hub_fix = "check the name and the network, or use a folder"
         fix = "check that it is complete" if _is_folder(weights) else hub_fix
-        raise InputError(f"cannot load {weights} ({shorten_error(error)}); {fix}") from None
+        raise InputError(f"{weights} cannot be read ({shorten_error(error)}); {fix}") from None
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def _read_values(dataset: IdxDataset, path: Path, axes: tuple[str, ...]) -> np.n
         raise dataset.make_error(path, f"it is damaged, or not an idx file of {' × '.join(axes)}")
     if not all(shape) or any(side > MAX_SIDE for side in shape[1:]):
         claim = f"{' × '.join(map(str, shape))} {' × '.join(axes)}"
-        raise dataset.make_error(path, f"its header claims {claim}")
+        raise dataset.make_error(path, f"its header claims {claim}, which cannot be right")
     size = math.prod(shape)
     needed = size if len(axes) > 1 else 8 * size  # labels become 8 bytes each
     check_memory(path, needed, f"download it {dataset.source}")

@@ -150,10 +150,10 @@ def test_training_and_test_images_must_be_of_one_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("read", "parts"),
     [
-        (read_mnist, ("MNIST is", "http://yann.lecun.com/exdb/mnist/")),
+        (read_mnist, ("MNIST was", "http://yann.lecun.com/exdb/mnist/")),
         (
             read_fashion_mnist,
-            ("Fashion-MNIST is", "apt install dataset-fashion-mnist", "/usr/share/datasets"),
+            ("Fashion-MNIST was", "apt install dataset-fashion-mnist", "/usr/share/datasets"),
         ),
     ],
 )

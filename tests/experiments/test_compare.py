@@ -113,7 +113,7 @@ def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     assert reported == [
         "cifar10/fixmatch-l2i-paper-250: 2 seeds, 0 already trained, "
         "100 of the recipe's 1,048,576 steps, "
-        "the paper's result 5.56 ± 0.03"
+        "paper: 5.56 ± 0.03"
     ]
     assert not (tmp_path / "runs").exists()
 
@@ -261,6 +261,6 @@ def test_what_would_be_trained_is_not_told_of_other_runs(small: None, tmp_path: 
     write_faces(tmp_path)
     chosen = options(tmp_path, cells=("sl-91",), seeds=1)
     compare("aflw", chosen)
-    assert "1 seed, 1 done already" in describe_plan("aflw", chosen)[0]
+    assert "1 seed, 1 already trained" in describe_plan("aflw", chosen)[0]
     with pytest.raises(InputError, match="contains a run with other settings"):
         describe_plan("aflw", options(tmp_path, cells=("sl-91",), seeds=1, steps=4))

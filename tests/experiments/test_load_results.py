@@ -166,7 +166,7 @@ def test_what_is_missing_is_trained_and_nothing_else(
             trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"), "--dry-run"
         )
     )
-    assert dry.out.splitlines()[0].startswith("aflw/sl-91: 2 seeds, 1 done already")
+    assert dry.out.splitlines()[0].startswith("aflw/sl-91: 2 seeds, 1 already trained")
     said = l2i(
         *training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"))
     )
@@ -225,8 +225,8 @@ def test_lines_may_have_different_numbers_of_seeds(results: Path, l2i: Call) -> 
         for cell in ("mean-teacher-91", "mean-teacher-l2i-91")
     )
     assert said.rows["mean-teacher-l2i-91"][2] == f"{ours - base:+.2f}"
-    pair = "aflw/mean-teacher-l2i-91 and aflw/mean-teacher-91, of 1 and 2 seeds"
-    assert f"Warning: {pair}, share 1: Δ is over that one." in said.err
+    counts = "aflw/mean-teacher-l2i-91 has 1 seed, aflw/mean-teacher-91 has 2"
+    assert f"Warning: {counts}: Δ uses the 1 in common." in said.err
     assert " seeds " in l2i("compare", "aflw", "--from", results).out
 
 
@@ -289,7 +289,7 @@ def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(
         (
             "mean-teacher-l2i-91-seed0.json",
             lambda text: text.replace('"steps": 3', '"steps": 30'),
-            "is of 30 steps",
+            "has 30 steps",
         ),
     ],
 )
@@ -311,7 +311,7 @@ def test_a_file_that_is_not_what_it_should_be_is_named(
             f"{SL} holds a run of 3 steps, not 4; use --steps 3, "
             "or choose a different --save-results",
         ),
-        (("--steps", "4", "--dry-run"), f"{SL} is of 3 steps"),
+        (("--steps", "4", "--dry-run"), f"{SL} holds a run of 3 steps"),
         (("--dry-run", "--markdown"), "--markdown cannot be combined with --dry-run"),
     ],
 )
@@ -337,7 +337,7 @@ def test_runs_of_another_length_are_not_taken_for_those_asked_for(
         ),
         (
             ("--from", "empty"),
-            "empty contains no results of aflw (aflw/CELL-seedN.json); "
+            "empty contains no results of aflw (aflw/CELL-seedN.json); train its cells with "
             "'l2i compare aflw --save-results empty'",
         ),
         (("--from", "results", "--cells", "sl-182"), "results/aflw has no results of aflw/sl-182"),

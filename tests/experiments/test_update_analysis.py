@@ -91,7 +91,7 @@ def test_a_row_holds_what_the_runs_measured(
     assert row["C^H"] == " → ".join(
         f"{mean(run[look]['c_h'] for run in ours):.2g}" for look in (0, -1)
     )
-    for heading, cost in (("C^H", "c_h"), ("the test cost", "test_cost")):
+    for heading, cost in (("C^H", "c_h"), ("test cost", "test_cost")):
         changes = [look[f"{cost}_after"] - look[f"{cost}_before"] for run in ours for look in run]
         lower = 100 * sum(change < 0 for change in changes) / 6
         told_change = format_mean_stderr(changes, decimals=choose_decimals(changes), sign="+")

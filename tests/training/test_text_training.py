@@ -195,11 +195,11 @@ def test_a_perturbation_is_for_texts_or_for_other_samples(place: Path) -> None:
     run = run_of("uda", place)
     noisy = replace(run, data={"weak": replace(recipes.get("digits"), data={}).data.weak})
     with pytest.raises(
-        InputError, match=r"augmented by data\.words; leave data\.weak and data\.strong out"
+        InputError, match=r"augmented by data\.words; leave out data\.weak and data\.strong"
     ):
         Trainer(noisy)
     with pytest.raises(
-        InputError, match=r"data\.words is for texts that an encoder reads; leave it out"
+        InputError, match=r"data\.words applies to texts with an encoder only; leave it out"
     ):
         Trainer(replace(recipes.get("digits"), data={"words": run.data.words}))
 
@@ -270,9 +270,9 @@ def test_a_run_that_lacks_its_result_alone_has_no_pace(place: Path, tmp_path: Pa
 
 def test_wrong_weights_are_found_before_texts_are_read(place: Path, tmp_path: Path) -> None:
     run = replace(run_of("sl", place), data={"root": str(tmp_path)})  # where there are none
-    with pytest.raises(InputError, match="=65 exceeds the maximum of .* use at most 64"):
+    with pytest.raises(InputError, match=r"=65 exceeds the maximum of .* use at most 64"):
         Trainer(replace(run, data={"text": Text(length=65)}))
-    with pytest.raises(InputError, match="folder .* does not exist"):
+    with pytest.raises(InputError, match=r"folder .* does not exist"):
         Trainer(replace(run, model={"weights": str(tmp_path / "none")}))
     with pytest.raises(InputError, match="IMDb was not found"):
         Trainer(run)

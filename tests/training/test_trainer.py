@@ -225,12 +225,12 @@ def test_replace_names_the_field_that_was_meant(changes: dict[str, object]) -> N
     ("changes", "message"),
     [
         ({"l2i": {"update": "paper"}}, "set l2i.paper.eta"),
-        ({"l2i": {"hypergradient": "unrolled"}}, "it takes last_layer | exact"),
+        ({"l2i": {"hypergradient": "unrolled"}}, "it must be last_layer | exact"),
         ({"l2i": {"paper": {"inner_steps": 3}}}, "needs l2i.hypergradient='exact'"),
         ({"l2i": {"head": "nose"}}, "head='nose' is not"),
         ({"steps": 0}, "steps=0 must be at least 1"),
         ({"steps": "many"}, "steps='many' is not valid"),
-        ({"l2i": {"update": "on"}}, "it takes off | normalized | paper"),
+        ({"l2i": {"update": "on"}}, "it must be off | normalized | paper"),
         ({"l2i": {"rho": float("nan")}}, "l2i.rho=nan must be a finite number"),
         ({"optim": {"name": "adam", "nesterov": True}}, "optim.nesterov needs"),
         ({"model": {"name": "conv", "dropout": 2.0}}, "model.dropout=2.0 must be"),
@@ -250,7 +250,7 @@ def test_replace_names_the_field_that_was_meant(changes: dict[str, object]) -> N
         ({"data": {"name": "digit"}}, "perhaps you meant 'digits'"),
         (
             {"data": {"num_labeled": 45}},
-            "num_labeled=45 is not a positive multiple of 10 classes; use 40",
+            "num_labeled=45 is not a positive multiple of the 10 classes; use 40",
         ),
         ({"data": {"num_labeled": 2000}}, "use at most"),
     ],
@@ -267,7 +267,8 @@ def test_supervised_learning_has_nothing_to_impute() -> None:
 
 def test_fixmatch_is_not_for_regression() -> None:
     with pytest.raises(
-        InputError, match="fixmatch is not for regression; use one of supervised, pseudo-label"
+        InputError,
+        match="fixmatch does not support regression; use one of supervised, pseudo-label",
     ):
         Trainer(small(), splits=dots())
 

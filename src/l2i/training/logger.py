@@ -189,15 +189,9 @@ class ProgressBar:
     """A progress bar on a terminal; elsewhere a line every few seconds."""
 
     def __init__(
-        self,
-        label: str,
-        *,
-        start: int,
-        steps: int,
-        quiet: bool,
-        line_interval: float = LINE_INTERVAL,
+        self, label: str, *, start: int, steps: int, quiet: bool, line_interval: float | None = None
     ) -> None:
-        self.line_interval = line_interval
+        self.line_interval = LINE_INTERVAL if line_interval is None else line_interval
         self.console = Console(stderr=True, quiet=quiet)
         self.label, self.steps, self.start, self.costs = label, steps, start, ""
         self.eval_samples = self.eval_done = 0

@@ -22,14 +22,7 @@ from l2i.torchrun import world_size
 from l2i.training import checkpoint, evaluation, run_dir
 from l2i.training.diagnostics import measure_outer_update, measure_pseudo_label_error
 from l2i.training.health import check_health
-from l2i.training.logger import (
-    COMPACT_LINE_INTERVAL,
-    LINE_INTERVAL,
-    NullLogger,
-    ProgressBar,
-    RunLogger,
-    Stopwatch,
-)
+from l2i.training.logger import COMPACT_LINE_INTERVAL, NullLogger, ProgressBar, RunLogger, Stopwatch
 from l2i.training.metrics import NON_FINITE_ADVICE, MetricRow
 from l2i.training.optimizer import compute_lr_factor
 from l2i.training.run_dir import Result
@@ -116,7 +109,7 @@ class TrainingLoop:
             start=self.start,
             steps=self.run.steps,
             quiet=is_quiet,
-            line_interval=COMPACT_LINE_INTERVAL if compact else LINE_INTERVAL,
+            line_interval=COMPACT_LINE_INTERVAL if compact else None,
         )
 
     def _resume(self) -> int:

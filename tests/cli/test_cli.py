@@ -264,7 +264,7 @@ def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> N
         (("train", "digits", "--steps", "many"), "--steps"),
         (
             ("train", "digits", "--data.num-labeled", "45"),
-            "is not a positive multiple of 10 classes; use 40",
+            "is not a positive multiple of the 10 classes; use 40",
         ),
         (("train", "digits", "--data.num-labeled", "5000"), "use at most"),
         (("train", "digits", "--data.num-validation", "1200"), "num_validation=1200 must"),

@@ -172,8 +172,8 @@ def test_trials_that_diverge_are_finished_with_their_reason(
     assert run_command(words) == 0
     printed = capsys.readouterr()
     assert "2 of 2 trials finished: 0 trained, 0 pruned, 2 failed" in printed.out
-    assert printed.err.count(": failed (") == 2 and "not finite" in printed.err
-    assert all("not finite" in trial.user_attrs["reason"] for trial in trials())
+    assert printed.err.count(": failed (") == 2 and "NaN or infinite" in printed.err
+    assert all("NaN or infinite" in trial.user_attrs["reason"] for trial in trials())
     assert run_command(words) == 0
     assert capsys.readouterr().err == ""
 

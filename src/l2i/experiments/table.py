@@ -175,8 +175,8 @@ def _list_caveats(row: ComparisonRow) -> Iterator[str]:
     longer = row.time_matched_baseline
     if longer is not None and not 0.9 < row.mean_seconds / longer.mean_seconds < 1.1:
         yield (
-            f"Warning: {row.name} and its '-longer' baseline took different times: "
-            "the machine was busy, so Δ same time is not reliable."
+            f"Warning: {row.name} and its '-longer' baseline took different times "
+            "(a busy machine, or very short runs): Δ same time is not reliable."
         )
     for other in (row.baseline, row.time_matched_baseline, row.control):
         if other is not None and other.seeds != row.seeds:

@@ -44,7 +44,7 @@ def format_protocol(run: Run, table: Table, name: str) -> str:
     recipe_fields, run_fields = dict(flatten_fields(table.get_run(name))), dict(flatten_fields(run))
     texts = {path: format_value(value) for path, value in resolve_protocol(run).items()}
     path_width, value_width = max(map(len, texts)), max(map(len, texts.values()))
-    lines = [f"{run.name}  (# the source of a value that the paper does not specify)"]
+    lines = [f"{run.name}  (#: source of a value that the paper does not specify)"]
     for path in sorted(texts, key=lambda path: ("." in path or path == "method", path)):
         source = table.get_setting_source(name, path)
         if path in recipe_fields and run_fields.get(path) != recipe_fields[path]:

@@ -296,7 +296,7 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
             ("--encoder", "films.csv"),
             "films.csv is a file; give --encoder the folder that holds it",
         ),
-        (("--encoder", ""), "give --encoder a folder, or a name such as bert-base-uncased"),
+        (("--encoder", ""), "set --encoder to a folder, or a name such as bert-base-uncased"),
         (("--encoder", "untokenized"), "untokenized has no tokenizer"),
         (("--encoder", "weightless"), "weightless has no weights (model.safetensors)"),
         (("--encoder", "empty"), "empty has no config.json"),

@@ -63,7 +63,7 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, y: Tensor) -> Tensor:
-        """Encode labels of the data set for training."""
+        """Encode labels of the dataset for training."""
 
     @abstractmethod
     def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:
@@ -188,7 +188,7 @@ class Regression(Task):
         return (y - self.mean) / self.std
 
     def decode(self, outputs: Tensor) -> Tensor:
-        """Convert standardised targets to the data set's units."""
+        """Convert standardised targets to the dataset's units."""
         return outputs * self.std + self.mean
 
     def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Samples with their labels: a data set as published, and the five sets of a run."""
+"""Samples with their labels: a dataset as published, and the five sets of a run."""
 
 from __future__ import annotations
 

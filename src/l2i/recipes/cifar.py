@@ -13,7 +13,7 @@ UNLABELED_RATIO = 7  # times the labelled batch, for FixMatch and UDA
 
 
 class CifarSpec(NamedTuple):
-    """One of the two data sets."""
+    """One of the two datasets."""
 
     name: str
     num_classes: int

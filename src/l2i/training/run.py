@@ -168,7 +168,7 @@ def _uses_dropout(run: Run) -> bool:
 
 
 def _train_in_parallel(runs: Sequence[Run]) -> list[Result]:
-    """Train runs side by side; the first unfinished one shows its progress."""
+    """Train runs in parallel; the first unfinished one shows its progress."""
     label = f"{runs[0].name} seeds {', '.join(str(run.seed) for run in runs)}"
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest())

@@ -99,13 +99,13 @@ def with_data_root(run: Run) -> Run:
 
 
 def load_dataset(name: str, root: str | None) -> DataSet | TextSet:
-    """Load a data set by name, from `root` or the folder that the environment names."""
+    """Load a dataset by name, from `root` or the folder that the environment names."""
     read: Callable[[str | None], DataSet | TextSet] = load_registered("dataset", DATASETS, name)
     return read(os.environ.get(DATA_ROOT_ENV) if root is None else root)
 
 
 def load_splits(run: Run, on_progress: ProgressCallback | None = None) -> Splits:
-    """Load the data set of the run and split it by its seed.
+    """Load the dataset of the run and split it by its seed.
 
     `on_progress` is called while texts are tokenized; by default progress goes to stderr.
     """

@@ -163,7 +163,7 @@ def compute_costs(
         streams.wait("impute")  # not before: the student's inputs are free of the labels
         c_u = student.cost(outputs, imputed)
     streams.hold(imputed)
-    with streams("impute"):  # while the student passes
+    with streams("impute"):  # during the student's forward
         mask_by_class = method.mask_by_class(task, imputed)
     with streams("labeled"):
         extra = method.extra_cost(task, net, batch)

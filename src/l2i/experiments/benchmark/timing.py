@@ -163,7 +163,7 @@ def _build_measured(run: Run, splits: Splits, device: torch.device) -> tuple[Ben
 def _reset_resident_peak() -> float | None:
     """Return the process's memory in MiB, and start its peak anew; None if the system cannot."""
     with suppress(OSError, AttributeError):
-        # else the case would fill what an earlier one has freed, and not grow
+        # otherwise the case would reuse memory that an earlier one has freed, and not grow
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):
         before = _read_process_mib("VmRSS")

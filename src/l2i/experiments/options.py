@@ -120,8 +120,8 @@ class TuneOptions:
     fields: tuple[str, ...] = ()
     """Fields to search, as in optim.lr l2i.rho; by default all those that '--dry-run' shows."""
     range: tuple[str, ...] = ()
-    """Ranges to search, as in optim.lr=1e-4:1e-2 or method.threshold=0.5:0.99:linear; these fields
-    are searched in addition."""
+    """Ranges to search, as in optim.lr=1e-4:1e-2 or method.threshold=0.5:0.99:linear; may add
+    fields that are not searched by default."""
     prune: bool = True
     """Stop a trial whose best validation error is above the median of the others at that step."""
     dry_run: bool = False

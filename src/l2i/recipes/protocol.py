@@ -55,11 +55,11 @@ def format_protocol(run: Run, table: Table, name: str) -> str:
     if paper_result is not None:
         paper_steps, details = table.get_run(table.find_paper_cell(name)).steps, []
         if run.steps != paper_steps:
-            details.append(f"after {paper_steps:,} steps; this run takes {run.steps:,}")
+            details.append(f"after {paper_steps:,} steps, not {run.steps:,}")
         if table.cells[name].budget:
-            details.append("this run uses our own schedule")
+            details.append("on the paper's schedule, not ours")
         if run.l2i.update == "normalized":
-            details.append("with the paper's update rule; this run uses 'normalized'")
+            details.append("with the paper's update rule, not 'normalized'")
         notes = filter(None, [paper_result.location, *details, paper_result.note])
         lines.append(f"  the paper's result: {paper_result} ({'; '.join(notes)})")
     return "\n".join(lines)

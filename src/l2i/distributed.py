@@ -218,7 +218,7 @@ def _pick_backend(device: str, local_rank: int) -> str:
     count = torch.cuda.device_count()
     if local_rank >= count:
         raise InputError(
-            f"there are more processes on this machine than its {count} GPU{'s' * (count > 1)}; "
+            f"this machine has more processes than GPUs ({count}); "
             f"use torchrun --nproc-per-node {count}, or --device cpu"
         )
     torch.cuda.set_device(local_rank)
@@ -240,7 +240,7 @@ def _open_store(store: Store, rank: int, size: int) -> Store:
     pending, deadline = set(range(1, size)), time.monotonic() + GROUP_TIMEOUT.total_seconds()
     while pending:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"timed out: no connection to the processes {sorted(pending)}")
+            raise RuntimeError(f"timed out: no connection to processes {sorted(pending)}")
         for peer in pending:  # the entry may be a previous process's: repeat until it has heard
             if store.check([f"l2i/here/{peer}"]):
                 store.set(f"l2i/answer/{store.get(f'l2i/here/{peer}').decode()}", token)

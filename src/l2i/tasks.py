@@ -63,7 +63,7 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, y: Tensor) -> Tensor:
-        """Encode labels of the data set for training."""
+        """Encode labels of the dataset for training."""
 
     @abstractmethod
     def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:
@@ -99,7 +99,7 @@ class Classification(Task):
 
     kind: ClassVar[str] = "classification"
     metric_name: ClassVar[str] = "error (%)"
-    metric_description: ClassVar[str] = "share of samples given a wrong class"
+    metric_description: ClassVar[str] = "percentage of misclassified samples"
 
     @property
     def chance_loss(self) -> float:
@@ -160,7 +160,7 @@ class Regression(Task):
         """Standardise by the labels `y` [N, D]; a constant coordinate keeps its units."""
         if y.ndim != 2 or (points and y.shape[1] % 2):
             raise InputError(
-                f"regression targets of shape {list(y.shape)} do not fit; "
+                f"regression targets have shape {list(y.shape)}; "
                 "use [N, D], with D even for points x, y, …"
             )
         std = y.std(dim=0, correction=0)
@@ -188,7 +188,7 @@ class Regression(Task):
         return (y - self.mean) / self.std
 
     def decode(self, outputs: Tensor) -> Tensor:
-        """Convert standardised targets to the data set's units."""
+        """Convert standardised targets to the dataset's units."""
         return outputs * self.std + self.mean
 
     def transport_label(self, z: Tensor, affine_map: AffineMap | None) -> Tensor:
@@ -208,11 +208,10 @@ class Regression(Task):
     @property
     def metric_description(self) -> str:
         if self.eyes is not None:
-            share = "as a share of the distance between the eyes"
-            return f"mean distance of landmarks from the truth, {share}"
-        std_units = "the targets' spreads among the labelled samples"
+            return "mean landmark error, normalised by the distance between the eyes"
+        std_units = "standard deviations of the labelled targets"
         unit = std_units if self.uses_std_units else "the targets' units"
-        return f"root of the mean squared error, in {unit}"
+        return f"root mean squared error, in {unit}"
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         predicted = self.decode(outputs)

@@ -236,7 +236,7 @@ def test_exact_needs_no_double_backward() -> None:
 def test_last_layer_refuses_an_activation_after_the_head() -> None:
     p = problem()
     model = nn.Sequential(p.model, nn.Tanh())
-    with pytest.raises(InputError, match="not the output of its head"):
+    with pytest.raises(InputError, match="needs a model whose output is that of its head"):
         last_layer(Problem(model, trainable(model), p.student(), p.impute(), p.c_h, eta=ETA))
 
 

@@ -253,7 +253,7 @@ def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> N
         (("train", "digits", "--steps", "many"), "--steps"),
         (
             ("train", "digits", "--data.num-labeled", "45"),
-            "is not a positive multiple of 10 classes; use 40",
+            "is not a positive multiple of the 10 classes; use 40",
         ),
         (("train", "digits", "--data.num-labeled", "5000"), "use at most"),
         (("train", "digits", "--data.num-validation", "1200"), "num_validation=1200 must"),
@@ -263,16 +263,16 @@ def test_a_finished_run_of_another_configuration_is_left_alone(whole: Path) -> N
         (("compare", "digits", "--cells", "digits/sl"), "unknown recipe 'digits/sl'"),
         (("compare", "digits", "--seeds", "0"), "at least 1"),
         (("evaluate", "nowhere"), "is not a run folder"),
-        (("list", "aflw", "more"), "takes a word that names contain"),
+        (("list", "aflw", "more"), "takes at most one word"),
         (
             ("train", "aflw"),
-            "'aflw' is a table: train one of its cells, such as aflw/mean-teacher-l2i-91",
+            "'aflw' is a table; train one of its cells, such as aflw/mean-teacher-l2i-91",
         ),
         (("compare", "aflw/sl-91"), "l2i compare aflw --cells sl-91"),
-        (("compare", "aflw", "--cells", "cifar10/sl-250"), "a cell of another table"),
+        (("compare", "aflw", "--cells", "cifar10/sl-250"), "a cell of a different table"),
         (("train", "digits", "--step", "4"), "perhaps you meant --steps"),
         (("train", "digits", "--steps", "-3"), "steps=-3 must be at least 1"),
-        (("train", "digits", "--method.one-forward", "False"), "what is on or off takes no value"),
+        (("train", "digits", "--method.one-forward", "False"), "boolean flags take no value"),
         (
             ("train", "digits", "--no-method.one-forward"),
             "perhaps you meant --method.no-one-forward",
@@ -299,7 +299,7 @@ def test_no_whole_checkpoint_left_is_wrong_input(tmp_path: Path) -> None:
     before = (folder / "metrics.jsonl").read_bytes()
     _, stderr = (again := start(folder)).communicate()
     assert again.returncode == 2
-    assert "no whole checkpoint is left" in stderr
+    assert "no intact checkpoint is left" in stderr
     assert stderr.count("\n") == 1
     assert (folder / "metrics.jsonl").read_bytes() == before
 
@@ -309,7 +309,7 @@ def test_a_cost_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 ) -> None:
     done = l2i("train", "digits", *SMALL, "--optim.lr", "1e30", "--out", "bad", cwd=tmp_path)
     assert done.returncode == 1
-    assert "parameters is not finite from step 1 on" in done.stderr
+    assert "parameters is NaN or infinite from step 1 on" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("l2i: ") and "Traceback" not in done.stderr
     assert [path.name for path in (tmp_path / "bad" / "checkpoints").iterdir()] == [
         "0000000000.safetensors"
@@ -369,7 +369,9 @@ def test_a_dry_run_knows_the_recipe_by_whatever_name_the_run_has(tmp_path: Path)
     done = l2i("train", "cifar10/fixmatch-250-fast", "--name", "mine", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0 and "benchmarks/" in done.stdout
     steps = recipes.get("cifar10/fixmatch-250-fast").steps
-    assert f"after 1,048,576 steps, here {steps:,}; on a schedule of our own)" in done.stdout
+    assert (
+        f"after 1,048,576 steps, not {steps:,}; on the paper's schedule, not ours)" in done.stdout
+    )
 
 
 def test_a_dry_run_prints_the_protocol_and_needs_no_data(tmp_path: Path) -> None:
@@ -379,7 +381,10 @@ def test_a_dry_run_prints_the_protocol_and_needs_no_data(tmp_path: Path) -> None
         line.partition("#")[0].split(maxsplit=1) for line in done.stdout.splitlines()[1:-1]
     )
     printed = {name: value.strip() for name, value in printed.items()}
-    assert "# given; the recipe has 1048576" in done.stdout and done.stdout.count("# given") == 1
+    assert (
+        "# set by you; the recipe has 1048576" in done.stdout
+        and done.stdout.count("# set by you") == 1
+    )
     assert (
         printed["batch.unlabeled"] == "448"
         and printed["optim.schedule"] == "cosine"

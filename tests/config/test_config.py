@@ -40,10 +40,10 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("stepps", 5, "unknown field 'stepps'; perhaps you meant 'steps'"),
         ("data.num_labelled", 5, "perhaps you meant 'data.num_labeled'"),
         ("method.name", "fixmach", "perhaps you meant 'fixmatch'"),
-        ("steps", "many", "steps='many' does not fit; it takes int"),
-        ("steps", True, "steps=True does not fit"),
-        ("l2i.labels", "guess", "l2i.labels='guess' does not fit; it takes output | learnable"),
-        ("optim.milestones", ["a"], "optim.milestones='a' does not fit"),
+        ("steps", "many", "steps='many' is not valid; it must be int"),
+        ("steps", True, "steps=True is not valid"),
+        ("l2i.labels", "guess", "l2i.labels='guess' is not valid; it must be output | learnable"),
+        ("optim.milestones", ["a"], "optim.milestones='a' is not valid"),
     ],
 )
 def test_a_wrong_field_in_json_says_what_fits(path: str, value: Any, message: str) -> None:
@@ -82,19 +82,22 @@ def test_counts_and_shares_survive_json_as_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data": {"num_labeled": 1.5}}, "data.num_labeled=1.5 must be a whole number, or a share"),
+        (
+            {"data": {"num_labeled": 1.5}},
+            "data.num_labeled=1.5 must be a whole number, or a fraction",
+        ),
         (
             {"optim": {"milestones": (2.5,), "schedule": "step"}},
-            "must be a whole number, or a share",
+            "must be a whole number, or a fraction",
         ),
         (
             {"precision": "bf16", "method": VAT(), "l2i": {"update": "off"}},
-            "lost in the rounding of bf16",
+            "is rounded away in bf16",
         ),
-        ({"l2i": {"paper": {"eta_schedule": "rate"}}}, "scales an inner rate and there is none"),
+        ({"l2i": {"paper": {"eta_schedule": "rate"}}}, "needs an inner learning rate to scale"),
         (
             {"l2i": {"paper": {"inner_steps": 2}, "hypergradient": "exact"}},
-            "looks ahead by real steps; set l2i.paper.eta",
+            "needs a step size; set l2i.paper.eta",
         ),
     ],
 )

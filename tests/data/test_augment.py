@@ -120,7 +120,7 @@ def test_evaluation_sees_the_centre_of_a_larger_image() -> None:
 
 
 def test_a_window_larger_than_the_image_says_so() -> None:
-    with pytest.raises(InputError, match="a crop of 9 pixels is larger"):
+    with pytest.raises(InputError, match="crop=9 is larger"):
         Augment(crop=9)(torch.zeros(2, 1, 8, 8), generator())
 
 
@@ -178,5 +178,5 @@ def test_categories_have_no_noise() -> None:
 
 
 def test_corruption_is_refused_for_images() -> None:
-    with pytest.raises(InputError, match="corrupt is for tables"):
+    with pytest.raises(InputError, match="corrupt needs tabular data"):
         Augment(corrupt=0.1)(torch.zeros(2, 1, 4, 4), generator())

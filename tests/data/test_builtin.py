@@ -23,7 +23,7 @@ def published(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read(name: str) -> DataSet:
-    actual: DataSet = load_registered("data set", DATASETS, name)(None)
+    actual: DataSet = load_registered("dataset", DATASETS, name)(None)
     return actual
 
 

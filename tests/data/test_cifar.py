@@ -196,11 +196,11 @@ def change(root: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"labels": [0, 1] * 9 + [3, 10]}, "label 10 is not from 0 to 9"),
+        ({"labels": [0, 1] * 9 + [3, 10]}, "label 10 is not between 0 and 9"),
         ({"labels": [0, 1] * 9 + [3, -1]}, "label -1 is not"),
         ({"labels": [0, 1]}, "20 images and 2 labels do not match"),
-        ({"labels": [b"cat"] * 20}, "not a list of whole numbers"),
-        ({"labels": [[1], [2, 3]]}, "not a list of whole numbers"),
+        ({"labels": [b"cat"] * 20}, "not a list of integers"),
+        ({"labels": [[1], [2, 3]]}, "not a list of integers"),
         ({"labels": None}, "has no 'labels'"),
         ({"data": None}, "has no 'data'"),
         ({"data": np.zeros((20, 3000), np.uint8)}, r"not uint8 \[N, 3072\]"),
@@ -225,7 +225,7 @@ def test_binary_files_cut_short_or_with_wrong_labels_are_told(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"test\.bin.*not a multiple of 3074"):
         read_cifar100(str(root))
     path.write_bytes(raw[:3074] + b"\x00\xc8" + raw[3076:])
-    with pytest.raises(InputError, match=r"test\.bin.*label 200 is not from 0 to 99"):
+    with pytest.raises(InputError, match=r"test\.bin.*label 200 is not between 0 and 99"):
         read_cifar100(str(root))
     path.write_bytes(b"")
     with pytest.raises(InputError, match=r"test\.bin.*no images"):
@@ -253,7 +253,7 @@ def test_a_set_with_a_file_missing_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="data_batch_4 is missing"):
         read_cifar10(str(root))
     shutil.rmtree(root / "cifar-10-batches-py")
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match="was not found"):
         read_cifar10(str(root))
 
 

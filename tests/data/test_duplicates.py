@@ -56,7 +56,7 @@ def test_validation_samples_among_the_labelled_are_counted() -> None:
     wrong = np.concatenate([y[:10], (y[10:] + 1) % 3])
     (actual,) = describe_duplicates(splits(labeled=with_rows(of(clean, "labeled", 60), (x, wrong))))
     assert actual.startswith(
-        "12 of 500 validation samples are also among the labelled ones, 10 with the same label"
+        "12 of 500 validation samples are also labelled samples, 10 with the same label"
     )
 
 
@@ -65,7 +65,7 @@ def test_samples_seen_without_their_labels_are_told_apart(name: str) -> None:
     clean = splits()
     more = np.concatenate([of(clean, "unlabeled", 900)[0], of(clean, name, 500)[0]])
     (actual,) = describe_duplicates(splits(unlabeled=more))
-    assert actual.startswith(f"500 of 500 {name} samples are also among the unlabelled ones: ")
+    assert actual.startswith(f"500 of 500 {name} samples are also unlabelled samples: ")
 
 
 def test_labels_taken_from_a_large_test_set_are_found() -> None:
@@ -73,14 +73,14 @@ def test_labels_taken_from_a_large_test_set_are_found() -> None:
     large = rows(3000, seed=1)
     actual = describe_duplicates(splits(labeled=(large[0][:20], large[1][:20]), test=large))
     assert [sentence.split(":")[0] for sentence in actual] == [
-        "20 of 3,000 test samples are also among the labelled ones, 20 with the same label"
+        "20 of 3,000 test samples are also labelled samples, 20 with the same label"
     ]
 
 
 def test_validation_samples_among_the_test_samples_are_found() -> None:
     actual = describe_duplicates(splits(validation=of(splits(), "test", 100)))
     assert len(actual) == 1 and actual[0].startswith(
-        "100 of 500 test samples are also among the validation ones"
+        "100 of 500 test samples are also validation samples"
     )
 
 
@@ -144,7 +144,7 @@ def test_a_text_is_its_first_version() -> None:
     (actual,) = describe_duplicates(
         Splits.from_arrays(**parts, test=(versions[20:50, 0], ends), classes=2)
     )
-    assert actual.startswith("30 of 30 test samples are also among the unlabelled ones")
+    assert actual.startswith("30 of 30 test samples are also unlabelled samples")
 
 
 def images(root: Path) -> Splits:
@@ -159,7 +159,7 @@ def test_image_files_are_compared_by_content(tmp_path: Path) -> None:
         target = root / "train" / place.parent.name / f"copy-{place.name}"
         shutil.copyfile(place, target)
     actual = describe_duplicates(images(root))
-    assert actual and all("of 8 test samples are also among the" in sentence for sentence in actual)
+    assert actual and all("of 8 test samples are also " in sentence for sentence in actual)
     assert sum(int(sentence.split()[0]) for sentence in actual) >= 6
 
 

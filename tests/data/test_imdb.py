@@ -94,7 +94,7 @@ def test_a_missing_set_says_where_to_get_it_and_where_to_put_it(tmp_path: Path) 
     (tmp_path / "train" / "class000").mkdir(parents=True)
     for root in (None, tmp_path, tmp_path / "nowhere", tmp_path / "file"):
         message = refusal(root)
-        assert ("no folder is given" if root is None else str(root)) in message
+        assert ("no folder was given" if root is None else str(root)) in message
         for part in ("https://ai.stanford.edu/~amaas/data/sentiment/", "--data.root", "L2I_DATA"):
             assert part in message
 
@@ -131,10 +131,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, place: str) -> None
     root = write_imdb(tmp_path)
     path = root / "aclImdb" / place / "77_3.txt"
     path.mkdir()
-    assert f"{path} cannot be read (Is a directory); see that" in refusal(root)
+    assert f"{path} cannot be read (Is a directory); check that" in refusal(root)
     path.rmdir()
     path.symlink_to(tmp_path / "nowhere")
-    assert f"{path} is a link that leads nowhere or out of {root}; put a copy" in refusal(root)
+    assert (
+        f"{path} is a broken link, or one that points outside {root}; replace it with a copy"
+        in refusal(root)
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,9 +147,7 @@ def test_a_file_not_named_as_reviews_are_is_named(tmp_path: Path, name: str) -> 
     root = write_imdb(tmp_path)
     path = root / "aclImdb" / "train" / "unsup" / name
     path.write_text("text")
-    assert f"{path} is not named NUMBER_RATING.txt as IMDb's reviews are; take it out" in refusal(
-        root
-    )
+    assert f"{path} is not named NUMBER_RATING.txt, like IMDb's reviews; remove it" in refusal(root)
 
 
 @real

@@ -167,7 +167,7 @@ def test_beta_quantiles_have_the_moments_of_beta() -> None:
 
 
 def test_no_unlabelled_samples_is_an_error_for_methods_that_need_them() -> None:
-    with pytest.raises(InputError, match="no unlabelled samples are left"):
+    with pytest.raises(InputError, match="needs unlabelled samples, but none are left"):
         make_loader(unlabeled=0)
     make_loader("supervised", unlabeled=0).draw_batch(0)
 
@@ -303,7 +303,7 @@ def loader_of(splits: Splits, **changes: object) -> Loader:
 
 
 def test_randaugment_is_for_8_bit_images() -> None:
-    with pytest.raises(InputError, match="randaugment is for 8-bit images"):
+    with pytest.raises(InputError, match="randaugment needs 8-bit images"):
         loader_of(make_loader().splits, weak=Augment(randaugment=2))
 
 
@@ -314,7 +314,7 @@ def test_landmarks_are_shifted_and_nothing_else(view: Augment) -> None:
     x, y = torch.rand(12, 1, 9, 9), 9 * torch.rand(12, 4)
     splits = Splits.from_arrays(labeled=(x, y), unlabeled=x, test=(x, y), has_landmarks=True)
     loader_of(splits, weak=Augment(shift=2))
-    with pytest.raises(InputError, match="not for landmarks; use shift"):
+    with pytest.raises(InputError, match="do not support landmarks; use shift"):
         loader_of(splits, strong=view)
 
 

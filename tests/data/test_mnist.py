@@ -59,32 +59,44 @@ WRONG: dict[str, tuple[str, bytes, str]] = {
     "labels in place of images": (
         IMAGES,
         idx(np.zeros(120)),
-        "no idx file of images × rows × columns",
+        "not an idx file of images × rows × columns",
     ),
-    "images in place of labels": (LABELS, idx(SOME), "no idx file of labels"),
+    "images in place of labels": (LABELS, idx(SOME), "not an idx file of labels"),
     "numbers of other kinds": (
         IMAGES,
         b"\0\0\x0d\3" + idx(SOME)[4:],
-        "no idx file of images × rows × columns",
+        "not an idx file of images × rows × columns",
     ),
-    "nothing": (IMAGES, b"", "no idx file of images × rows × columns"),
-    "half a header": (IMAGES, idx(SOME)[:10], "0 × 0 images × rows × columns cannot be right"),
+    "nothing": (IMAGES, b"", "not an idx file of images × rows × columns"),
+    "half a header": (
+        IMAGES,
+        idx(SOME)[:10],
+        "0 × 0 images × rows × columns, which cannot be right",
+    ),
     "no images": (
         IMAGES,
         idx(np.zeros((0, 28, 28))),
-        "0 × 28 × 28 images × rows × columns cannot be right",
+        "its header claims 0 × 28 × 28 images × rows × columns",
     ),
-    "no labels": (LABELS, idx(np.zeros(0)), "0 labels cannot be right"),
+    "no labels": (LABELS, idx(np.zeros(0)), "its header claims 0 labels"),
     "no pixels": (IMAGES, idx(np.zeros((120, 28, 0))), "120 × 28 × 0 images"),
     "gigantic images": (
         IMAGES,
         idx(np.zeros((1, 1, 257))),
-        "1 × 1 × 257 images × rows × columns cannot be right",
+        "its header claims 1 × 1 × 257 images × rows × columns",
     ),
-    "a byte less": (IMAGES, idx(SOME)[:-1], "has not the 94,080 bytes that it says"),
-    "a byte more": (LABELS, idx(np.zeros(120)) + b"\0", "has not the 120 bytes that it says"),
+    "a byte less": (
+        IMAGES,
+        idx(SOME)[:-1],
+        "does not contain the 94,080 bytes that its header states",
+    ),
+    "a byte more": (
+        LABELS,
+        idx(np.zeros(120)) + b"\0",
+        "does not contain the 120 bytes that its header states",
+    ),
     "fewer labels": (LABELS, idx(np.zeros(119)), "119 labels and 120 images do not match"),
-    "a class too many": (LABELS, idx(np.arange(120) // 11), "label 10 is not from 0 to 9"),
+    "a class too many": (LABELS, idx(np.arange(120) // 11), "label 10 is not between 0 and 9"),
 }
 
 
@@ -100,7 +112,7 @@ def test_wrong_contents_are_told_with_the_file(tmp_path: Path, name: str, packed
     said = str(caught.value)
     assert str(path) in said
     assert message in said
-    assert "get it again from https://github.com/zalandoresearch/fashion-mnist" in said
+    assert "download it again from https://github.com/zalandoresearch/fashion-mnist" in said
     assert "\n" not in said
 
 
@@ -129,7 +141,8 @@ def test_training_and_test_images_must_be_of_one_size(tmp_path: Path) -> None:
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(np.zeros((40, 20, 28))))
     with pytest.raises(
         InputError,
-        match="training and test images are of 28×28 and 20×28 pixels; get all four files",
+        match="training and test images differ in size, 28×28 and 20×28 pixels; "
+        "download all four files",
     ):
         read_mnist(str(tmp_path))
 
@@ -137,10 +150,10 @@ def test_training_and_test_images_must_be_of_one_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("read", "parts"),
     [
-        (read_mnist, ("MNIST is", "http://yann.lecun.com/exdb/mnist/")),
+        (read_mnist, ("MNIST was", "http://yann.lecun.com/exdb/mnist/")),
         (
             read_fashion_mnist,
-            ("Fashion-MNIST is", "apt install dataset-fashion-mnist", "/usr/share/datasets"),
+            ("Fashion-MNIST was", "apt install dataset-fashion-mnist", "/usr/share/datasets"),
         ),
     ],
 )
@@ -149,7 +162,7 @@ def test_a_missing_set_says_where_to_get_it_and_where_to_put_it(
 ) -> None:
     (tmp_path / "file").touch()
     for root in (None, str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "file")):
-        with pytest.raises(InputError, match="not there") as caught:
+        with pytest.raises(InputError, match="was not found") as caught:
             read(root)
         for part in (*parts, "--data.root", "L2I_DATA"):
             assert part in str(caught.value)

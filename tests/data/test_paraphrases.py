@@ -193,7 +193,7 @@ def test_a_table_that_is_something_else_says_so(tmp_path: Path) -> None:
     write_lines(
         write_table(tmp_path, ROWS[:1], header=("text", "label", "id")), "I liked that film"
     )
-    assert "does not begin with a line content TAB label TAB id; put" in refusal(tmp_path)
+    assert "does not begin with the line content TAB label TAB id; add it" in refusal(tmp_path)
     table = tmp_path / "train.csv"
     for raw, message in (
         (b"", "does not begin"),
@@ -211,7 +211,7 @@ def test_a_quote_that_is_never_closed_is_told(tmp_path: Path) -> None:
         'content\tlabel\tid\nA film\tpos\tpos_0_9.txt\n"Another\tneg\tneg_0_1.txt\n'
     )
     assert (
-        "row 2 has 1 fields, not 3; see that they are separated by tabs, and texts quoted"
+        "row 2 has 1 fields, not 3; check that fields are separated by tabs, and texts quoted"
         in refusal(tmp_path)
     )
 
@@ -219,4 +219,4 @@ def test_a_quote_that_is_never_closed_is_told(tmp_path: Path) -> None:
 def test_paraphrases_that_are_not_utf8_are_named(tmp_path: Path) -> None:
     path = write_lines(write_table(tmp_path, ROWS[:1]))
     path.write_bytes(b"I liked that caf\xe9\n")
-    assert f"{path} is not UTF-8 text; write it again" in refusal(tmp_path)
+    assert f"{path} is not UTF-8 text; save it as UTF-8" in refusal(tmp_path)

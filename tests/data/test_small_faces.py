@@ -51,5 +51,5 @@ def test_each_face_is_resampled_as_pillow_does_it(tmp_path: Path) -> None:
 def test_the_network_for_landmarks_takes_them_and_nothing_smaller(tmp_path: Path) -> None:
     faces = load_small_faces(str(write_faces(tmp_path, train=3, test=2))).train.x.float()
     assert build_tcdcn((1, 44, 44), 10, ModelConfig(name="tcdcn"))(faces).shape == (3, 10)
-    with pytest.raises(ValueError, match="at least 44 pixels"):
+    with pytest.raises(ValueError, match="at least 44 × 44 pixels"):
         build_tcdcn((1, 43, 44), 10, ModelConfig(name="tcdcn"))

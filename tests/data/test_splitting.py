@@ -65,12 +65,12 @@ def test_the_seed_decides() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_labeled": 22}, "num_labeled=22 is not a positive multiple of 4 classes; use 20"),
+        ({"num_labeled": 22}, "num_labeled=22 is not a positive multiple of the 4 classes; use 20"),
         ({"num_labeled": 2}, "use 4"),
         ({"num_labeled": 400}, "use at most"),
-        ({"holdout": "separate", "num_labeled": 4}, "at least 2 labels a class"),
+        ({"holdout": "separate", "num_labeled": 4}, "at least 2 labels per class"),
         ({"num_validation": 100}, "num_validation=100 must"),
-        ({"classes": 3, "num_labeled": 21}, "whole numbers from 0 to 2"),
+        ({"classes": 3, "num_labeled": 21}, "integers from 0 to 2"),
         (
             {"samples": Samples(torch.zeros(9, 1), torch.ones(9).long()), "num_validation": 0},
             "one class",
@@ -130,7 +130,8 @@ def test_validation_may_be_a_share_of_the_training_samples() -> None:
 def test_a_description_counts_samples_and_classes() -> None:
     s = drawn(num_validation=0)
     assert s.describe(exclude=("holdout",)) == (
-        "20 labelled (5 a class), 80 unlabelled (20 a class), 0 validation, 12 test (3 a class)"
+        "20 labelled (5 per class), 80 unlabelled (20 per class), 0 validation, "
+        "12 test (3 per class)"
     )
     uneven = drawn(
         Samples(
@@ -139,7 +140,7 @@ def test_a_description_counts_samples_and_classes() -> None:
         num_labeled=0.1,
         num_validation=0,
     )
-    assert "8 labelled (1 to 4 a class)" in uneven.describe()
+    assert "8 labelled (1 to 4 per class)" in uneven.describe()
 
 
 def test_a_fingerprint_knows_labels_and_labelled_inputs() -> None:

@@ -84,7 +84,7 @@ def test_a_damaged_file_is_named_when_its_step_comes(
     for step in clean:
         stream(step)
     with pytest.raises(
-        InputError, match=f"^cannot read the image {re.escape(files.paths[bad])}"
+        InputError, match=f"^cannot read image {re.escape(files.paths[bad])}"
     ) as caught:
         stream(2)
     assert "Traceback" not in str(caught.value)

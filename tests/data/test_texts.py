@@ -21,20 +21,20 @@ def test_texts_with_something_in_them_come_back_as_they_are() -> None:
 )
 def test_what_is_no_string_is_named_by_its_place_and_type(item: Any, kind: str) -> None:
     with pytest.raises(
-        InputError, match=f"^text 3 of the training set is {kind}, not a string; .*leave it out"
+        InputError, match=f"^text 3 of the training set is {kind}, not a string; .*drop it"
     ):
         check_texts(["good", "bad", item], "the training set")
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "\n\t", "\xa0"])
 def test_a_blank_text_is_named_by_its_place(blank: str) -> None:
-    with pytest.raises(InputError, match=r"^text 2 of the test set is empty; leave it out$"):
+    with pytest.raises(InputError, match=r"^text 2 of the test set is empty; drop it$"):
         check_texts(["good", blank, "bad"], "the test set")
 
 
 def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
     with pytest.raises(
-        InputError, match="the test set is one str, not a list of texts; put it into a list"
+        InputError, match="the test set is a single str, not a list of texts; put it in a list"
     ):
         check_texts("good", "the test set")
 
@@ -78,5 +78,5 @@ def test_a_set_of_texts_does_not_change() -> None:
 
 
 def test_half_a_character_is_refused() -> None:
-    with pytest.raises(InputError, match="text 2 of the test set holds half a character"):
+    with pytest.raises(InputError, match="text 2 of the test set contains a lone surrogate"):
         check_texts(["fine", "not \ud800"], "the test set")

@@ -128,7 +128,7 @@ def test_words_that_tell_nothing_apart_are_as_likely() -> None:
     "corpus", [torch.tensor([[START, UNKNOWN, END, PAD]]), torch.zeros(0, 4, dtype=torch.int32)]
 )
 def test_a_corpus_without_words_says_so(corpus: Tensor) -> None:
-    with pytest.raises(InputError, match="the texts hold no words"):
+    with pytest.raises(InputError, match="the texts contain no words"):
         known(corpus)
 
 

@@ -134,7 +134,7 @@ def test_pieces_that_go_on_with_a_word_are_known_by_their_own_marks(tiny: str) -
 
 
 def test_a_tokenizer_without_padding_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no padding token; give an encoder such as a BERT"):
+    with pytest.raises(InputError, match="has no padding token; use an encoder such as BERT"):
         Tokenizer(trained(tmp_path, "bytes", pad_token=None), Text())
 
 
@@ -143,24 +143,24 @@ def test_a_tokenizer_of_another_network_is_refused(tiny: str, tmp_path: Path) ->
 
     BertConfig(vocab_size=9).save_pretrained(tiny)
     with pytest.raises(
-        InputError, match="tokens, and its network 9; give the network its own tokenizer"
+        InputError, match="tokens, but its network only 9; use the tokenizer of the network"
     ):
         Tokenizer(tiny, Text())
     BertConfig(pad_token_id=7).save_pretrained(tiny)
     with pytest.raises(
-        InputError, match=r"pads with 0, and its config\.json has pad_token_id=7; write 0 there, or"
+        InputError, match=r"pads with 0, but its config\.json has pad_token_id=7; set that to 0, or"
     ):
         Tokenizer(tiny, Text())
 
 
 def test_spoilt_tokenizers_say_what_to_do(tiny: str) -> None:
     Path(tiny, "tokenizer.json").write_text("{")
-    with pytest.raises(InputError, match=r"cannot be read \(.*\); see that it is whole"):
+    with pytest.raises(InputError, match=r"cannot be read \(.*\); check that it is complete"):
         Tokenizer(tiny, Text())
     for path in Path(tiny).glob("tokenizer*"):
         path.unlink()
     with pytest.raises(
-        InputError, match=r"has no tokenizer \(tokenizer.json or vocab.txt\); give the folder"
+        InputError, match=r"has no tokenizer \(tokenizer.json or vocab.txt\); use a complete folder"
     ):
         Tokenizer(tiny, Text())
     Path(tiny, "config.json").write_text('{"model_type": "canine"}')
@@ -217,7 +217,7 @@ def test_back_translations_are_further_versions_and_texts_without_fill_up(
     for i, one in enumerate([*actual.train, *actual.unlabeled]):
         wanted = [one, *(f"{GOOD[k]} {one}" if i in rows else one for k in range(2))]
         assert torch.equal(versions[i], tokenizer(wanted))
-    with pytest.raises(InputError, match="an id here is '0', and there 'pos_1_9"):
+    with pytest.raises(InputError, match="an id is '0' here, but 'pos_1_9"):
         tokenize_dataset(some(names=[str(i) for i in range(11)]), tiny, text)
 
 

@@ -28,12 +28,12 @@ def test_how_many_texts_have_a_back_translation_is_said() -> None:
         classes=2,
         vocabulary=tokens,
     )
-    printed = "; 67 % of the texts fill all 2 tokens, and of longer ones the end is kept"
+    printed = "; 67 % of the texts fill all 2 tokens; longer ones keep their end"
     assert (
         describe_truncation(splits, Text())
-        == printed + "; 2 unlabelled ones have a back-translation"
+        == printed + "; 2 unlabelled texts have a back-translation"
     )
     assert describe_truncation(replace(splits, unlabeled=splits.labeled), Text()).endswith(
-        "the end is kept"
+        "keep their end"
     )
     assert describe_truncation(replace(splits, vocabulary=None), Text()) == ""

@@ -110,10 +110,10 @@ def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
     printed = run(2, *TRAIN, "--batch.labeled", "7", "--out", tmp_path / "run", code=1)
     assert (
         printed.count(
-            "l2i: batch.labeled=7 cannot be shared evenly by 2 processes; use a multiple of 2"
+            "l2i: batch.labeled=7 is not divisible by the 2 processes; use a multiple of 2"
         )
         == 1
     )
     assert not (tmp_path / "run").exists()
     printed = run(2, "-m", "l2i", "list", code=1)
-    assert printed.count("'l2i list' is for one process; start it without torchrun") == 1
+    assert printed.count("'l2i list' runs in a single process; start it without torchrun") == 1

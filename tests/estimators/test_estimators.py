@@ -237,7 +237,7 @@ def test_wrong_parameters_say_what_would_be_right():
         L2IClassifier(model="convv").fit(x, y)
     with pytest.raises(InputError, match=r"function \(shape, outputs\)"):
         L2IClassifier(model=nn.Linear(13, 3)).fit(x, y)
-    with pytest.raises(InputError, match="fixmatch is not for regression"):
+    with pytest.raises(InputError, match="fixmatch does not support regression"):
         L2IRegressor("fixmatch").fit(*diabetes()[:2])
     with pytest.raises(InputError, match=r"l2i\.rhoo"):
         L2IClassifier(settings={"l2i": {"rhoo": 1}}).fit(x, y)

@@ -293,7 +293,7 @@ def test_the_table_prints_every_row_and_its_conditions(capsys: pytest.CaptureFix
         ["landmarks", "learnable", "tcdcn", "16+16"],
     ]
     assert "Ceilings: " in printed.out and "torch" in printed.out
-    assert "samples/s: " in printed.out and "for texts, sequences" in printed.out
+    assert "samples/s: " in printed.out and "sequences, for texts" in printed.out
     assert "…" not in printed.out and "landmarks: timing base, learnable" in printed.err
 
 

@@ -77,8 +77,7 @@ def test_the_picture_has_every_cell(source: str, trained: Path, tmp_path: Path) 
     )
     assert run_command([*asked, "--plot", str(picture)]) == 0
     assert all(
-        f"<!-- {words} -->" in picture.read_text()
-        for words in (*CELLS, "minutes since the first step")
+        f"<!-- {words} -->" in picture.read_text() for words in (*CELLS, "training time (minutes)")
     )
 
 
@@ -121,22 +120,18 @@ def test_what_cannot_be_drawn_is_said(
     rows = results / "digits" / "sl-40-seed1.jsonl"
     asked = ["compare", "digits", "--from", str(results), "--plot"]
     for change, picture, message in (
-        (None, "curve.gif", "the name of a picture must end in .png, .svg, .pdf"),
-        (
-            None,
-            str(tmp_path / "file" / "curve.png"),
-            "cannot be a folder (File exists); choose a different --plot",
-        ),
+        (None, "curve.gif", "the file name must end in .png, .svg, .pdf"),
+        (None, str(tmp_path / "file" / "curve.png"), "(File exists); choose a different --plot"),
         (
             '{"step": 2, "test": null, "validation": 1.0}',
             str(tmp_path / "a.png"),
-            "has no test errors to draw",
+            "has no test errors to plot",
         ),
-        ("damaged", str(tmp_path / "a.png"), "a run's evaluations, cannot be read"),
+        ("damaged", str(tmp_path / "a.png"), "the metrics of a run, cannot be read"),
         (
             '{"step": 2, "test": "5", "validation": 1.0}',
             str(tmp_path / "a.png"),
-            "evaluations, cannot be read",
+            "metrics of a run, cannot be read",
         ),
     ):
         if change is not None:

@@ -107,7 +107,7 @@ def test_a_run_without_an_update_has_none_to_show(
     code, out, err = printed(capsys, str(place / "base"), "--out", str(tmp_path))
     assert code == 0
     assert [Path(path).name for path in out] == ["error.png", "landmarks.png", "cases.png"]
-    assert err == "l2i: no costs.png: this run takes no outer update\n"
+    assert err == "l2i: no costs.png: this run takes no outer updates\n"
 
 
 def test_a_classification_run_has_its_curves_alone(
@@ -157,7 +157,7 @@ def test_wrong_input_is_one_line(
 
 def test_a_baseline_of_another_split_or_data_set_is_refused(place: Path, tmp_path: Path) -> None:
     other = trained(tmp_path / "seed", "aflw/mean-teacher-91", place / "data", seed=1)
-    with pytest.raises(InputError, match=r"another split \(seed is 1 there and 0 here\)"):
+    with pytest.raises(InputError, match=r"a different split \(seed is 1 there and 0 here\)"):
         check_same_split(place / "ours", other)
     digits = trained(
         tmp_path / "digits", "digits/fixmatch-40", tmp_path, data={}, model={"width": 4}

@@ -120,7 +120,7 @@ def test_what_was_kept_gives_the_same_table_without_data(
     said = l2i("compare", "aflw", "--from", folder / "results" / within)
     assert said.code == 0, said.err
     assert said.out == printed.replace(
-        f"Saved to {folder}/runs/aflw.json, the results in {folder}/results.\n", ""
+        f"Saved to {folder}/runs/aflw.json, and the results to {folder}/results.\n", ""
     )
     assert "mean-face" in said.out and "2 seeds" in said.out
     assert sorted(folder.rglob("*")) == before
@@ -129,7 +129,8 @@ def test_what_was_kept_gives_the_same_table_without_data(
 def test_a_markdown_table_has_the_metrics_of_the_files(results: Path, l2i: Call) -> None:
     said = l2i("compare", "aflw", "--from", results, "--markdown")
     assert said.out.splitlines()[0] == (
-        "| cell | error (%) | paper | Δ same steps | Δ same time | seeds | steps | seconds a run |"
+        "| cell | error (%) | paper | Δ same steps | Δ same time | seeds | steps "
+        "| seconds per run |"
     )
     assert [*said.rows] == ["cell", "mean-face", *LINES]
     actual = {
@@ -150,7 +151,7 @@ def test_a_markdown_table_has_the_metrics_of_the_files(results: Path, l2i: Call)
         theirs = [each["metric"] for each in actual[other]]
         gain = format_mean_stderr((a - b for a, b in zip(ours, theirs, strict=True)), sign="+")
         assert said.rows["mean-teacher-l2i-91"][column] == gain
-    assert "Δ: a cell minus its baseline" in said.err
+    assert "Δ is the seed-paired difference from the baseline" in said.err
 
 
 def test_what_is_missing_is_trained_and_nothing_else(
@@ -165,7 +166,7 @@ def test_what_is_missing_is_trained_and_nothing_else(
             trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"), "--dry-run"
         )
     )
-    assert dry.out.splitlines()[0].startswith("aflw/sl-91: 2 seeds, 1 done already")
+    assert dry.out.splitlines()[0].startswith("aflw/sl-91: 2 seeds, 1 already trained")
     said = l2i(
         *training(trained[0], "--save-results", str(results), "--out", str(tmp_path / "runs"))
     )
@@ -216,7 +217,7 @@ def test_lines_may_have_different_numbers_of_seeds(results: Path, l2i: Call) -> 
         "Δ same steps",
         "seeds",
         "steps",
-        "seconds a run",
+        "seconds per run",
     ]
     assert [said.rows[cell][3] for cell in CELLS] == ["2", "2", "1"]
     base, ours = (
@@ -224,8 +225,8 @@ def test_lines_may_have_different_numbers_of_seeds(results: Path, l2i: Call) -> 
         for cell in ("mean-teacher-91", "mean-teacher-l2i-91")
     )
     assert said.rows["mean-teacher-l2i-91"][2] == f"{ours - base:+.2f}"
-    pair = "aflw/mean-teacher-l2i-91 and aflw/mean-teacher-91, of 1 and 2 seeds"
-    assert f"Warning: {pair}, share 1: Δ is over that one." in said.err
+    counts = "aflw/mean-teacher-l2i-91 has 1 seed, aflw/mean-teacher-91 has 2"
+    assert f"Warning: {counts}: Δ uses the 1 in common." in said.err
     assert " seeds " in l2i("compare", "aflw", "--from", results).out
 
 
@@ -242,7 +243,7 @@ def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(
 ) -> None:
     saved = l2i("compare", "aflw", "--from", results, "--markdown").rows
     needless = l2i("compare", "aflw", "--from", results, "--data.root", trained[0])
-    assert needless.code == 2 and "--data.root does not matter here" in needless.err
+    assert needless.code == 2 and "--data.root has no effect here" in needless.err
     (results / "aflw" / "mean-face.json").unlink()
     assert "mean-face" not in l2i("compare", "aflw", "--from", results, "--markdown").rows
     assert (
@@ -254,7 +255,11 @@ def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (SL, lambda text: text[:40], "is damaged, or no result of a run; restore it, or remove it"),
+        (
+            SL,
+            lambda text: text[:40],
+            "is damaged, or not the result of a run; restore or remove it",
+        ),
         (SL, lambda _: "[]", "is damaged"),
         (SL, lambda text: text.replace('"metric":', '"metrics":'), "is damaged"),
         (SL, lambda text: text.replace('"steps": 3', '"steps": "3"'), "is damaged"),
@@ -270,7 +275,7 @@ def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(
             lambda text: text.replace("sl-91", "sl-182"),
             "holds the result of aflw/sl-182, seed 0",
         ),
-        ("sl-92-seed0.json", lambda _: "{}", "is of no cell of aflw"),
+        ("sl-92-seed0.json", lambda _: "{}", "is not named after a cell of aflw"),
         (
             "mean-face.json",
             lambda text: text.replace("mean-face", "face"),
@@ -284,7 +289,7 @@ def test_the_mean_face_comes_from_the_data_where_it_is_not_kept(
         (
             "mean-teacher-l2i-91-seed0.json",
             lambda text: text.replace('"steps": 3', '"steps": 30'),
-            "is of 30 steps",
+            "has 30 steps",
         ),
     ],
 )
@@ -303,11 +308,11 @@ def test_a_file_that_is_not_what_it_should_be_is_named(
     [
         (
             ("--steps", "4"),
-            f"{SL} is of 3 steps, and 4 are asked for; give --steps 3, "
+            f"{SL} holds a run of 3 steps, not 4; use --steps 3, "
             "or choose a different --save-results",
         ),
-        (("--steps", "4", "--dry-run"), f"{SL} is of 3 steps"),
-        (("--dry-run", "--markdown"), "--markdown does not go with --dry-run"),
+        (("--steps", "4", "--dry-run"), f"{SL} holds a run of 3 steps"),
+        (("--dry-run", "--markdown"), "--markdown cannot be combined with --dry-run"),
     ],
 )
 def test_runs_of_another_length_are_not_taken_for_those_asked_for(
@@ -328,32 +333,35 @@ def test_runs_of_another_length_are_not_taken_for_those_asked_for(
     [
         (
             ("--from", "nowhere"),
-            "nowhere is not a folder; give the one that holds aflw/CELL-seedN.json",
+            "nowhere is not a folder; --from needs one that contains aflw/CELL-seedN.json",
         ),
         (
             ("--from", "empty"),
-            "empty holds no results of aflw (aflw/CELL-seedN.json); "
+            "empty contains no results of aflw (aflw/CELL-seedN.json); train its cells with "
             "'l2i compare aflw --save-results empty'",
         ),
         (("--from", "results", "--cells", "sl-182"), "results/aflw has no results of aflw/sl-182"),
         (("--from", "results", "--cells", "sl-92"), "perhaps you meant 'sl-91'"),
         (
             ("--from", "results", "--save-results", "results"),
-            "--save-results does not go with --from, which trains nothing",
+            "--save-results cannot be combined with --from, which trains nothing",
         ),
-        (("--from", "results", "--steps", "3"), "--steps does not go with --from"),
-        (("--from", "results", "--seeds", "1"), "--seeds does not go with --from"),
-        (("--from", "results", "--dry-run"), "--dry-run does not go with --from"),
-        (("--from", "results", "--no-time-matched"), "--no-time-matched does not go with --from"),
-        (("--from", "results", "--set", "optim.lr=1"), "--set does not go with --from"),
+        (("--from", "results", "--steps", "3"), "--steps cannot be combined with --from"),
+        (("--from", "results", "--seeds", "1"), "--seeds cannot be combined with --from"),
+        (("--from", "results", "--dry-run"), "--dry-run cannot be combined with --from"),
+        (
+            ("--from", "results", "--no-time-matched"),
+            "--no-time-matched cannot be combined with --from",
+        ),
+        (("--from", "results", "--set", "optim.lr=1"), "--set cannot be combined with --from"),
         (
             ("--from", "results", "--plot", "curve.gif"),
-            "the name of a picture must end in .png, .svg, .pdf",
+            "the file name must end in .png, .svg, .pdf",
         ),
-        (("--plot", "curve.png", "--dry-run"), "--plot does not go with --dry-run"),
+        (("--plot", "curve.png", "--dry-run"), "--plot cannot be combined with --dry-run"),
         (
             ("--save-results", "file/in", "--cells", "sl-91"),
-            "file/in/aflw cannot be a folder (Not a directory); choose a different",
+            "file/in/aflw (Not a directory); choose a different",
         ),
     ],
 )

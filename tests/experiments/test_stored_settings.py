@@ -57,8 +57,8 @@ def test_a_result_of_other_settings_is_refused(
     assert run_command(again) == 2
     lr = recipes.get("digits/sl-40").optim.lr
     printed = (
-        f"kept/{NAME} is of a run with optim.lr=0.01, and {lr} is asked for; "
-        "give --set optim.lr=0.01, or another"
+        f"kept/{NAME} holds a run with optim.lr=0.01, not {lr}; "
+        "use --set optim.lr=0.01, or choose a different"
     )
     assert printed in capsys.readouterr().err
     assert not Path("second").exists()
@@ -74,7 +74,10 @@ def test_a_table_says_what_is_not_the_recipes(
 ) -> None:
     capsys.readouterr()
     assert run_command(["compare", "digits", "--from", "kept"]) == 0
-    assert "digits/sl-40: with optim.lr=0.01, which is not the recipe's." in capsys.readouterr().out
+    assert (
+        "digits/sl-40: trained with optim.lr=0.01 instead of the recipe's value."
+        in capsys.readouterr().out
+    )
 
 
 def test_a_result_that_does_not_tell_its_settings_is_taken_as_it_is(
@@ -95,7 +98,7 @@ def test_settings_that_are_none_are_damage(saved: Path, capsys: pytest.CaptureFi
     path = saved / NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": ["optim.lr"]}))
     assert run_command(["compare", "digits", "--from", "kept"]) == 2
-    assert "is damaged, or no result of a run" in capsys.readouterr().err
+    assert "is damaged, or not the result of a run" in capsys.readouterr().err
 
 
 def test_settings_tell_nothing_of_the_machine() -> None:

@@ -176,7 +176,7 @@ def test_a_trial_on_another_machine_is_taken_over_when_it_is_silent_for_long(
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and states(tmp_path) == {0: "COMPLETE", 1: state, 2: "COMPLETE"}
     waits = state == "WAITING"
-    assert ("other processes are at work on trial 1" in out) == waits and (
+    assert ("other processes are still training trial 1" in out) == waits and (
         "its test error" in out
     ) != waits
 
@@ -186,6 +186,6 @@ def test_a_trial_that_another_machine_took_over_is_left_to_it(tmp_path: Path) ->
     wait_until(lambda: checkpointed(tmp_path, 0), process)
     query(tmp_path, "UPDATE l2i_claims SET owner = 'elsewhere/1/1' WHERE part = 'trial-0000'")
     out, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0 and printed(said) == [] and "at work on trial 0" in out
+    assert process.returncode == 0 and printed(said) == [] and "still training trial 0" in out
     assert states(tmp_path) == {0: "RUNNING"}
     assert query(tmp_path, "SELECT owner FROM l2i_claims") == [("elsewhere/1/1",)]

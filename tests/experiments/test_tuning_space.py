@@ -132,8 +132,7 @@ def test_fields_and_ranges_can_be_chosen() -> None:
         (
             ("model.width",),
             (),
-            "model.width has no range in this recipe; give one with it: "
-            "--range model.width=LOW:HIGH",
+            "model.width has no default range in this recipe; add --range model.width=LOW:HIGH",
         ),
         (("seed",), (), "unknown field to search 'seed'"),
         (("data.num_labeled",), (), "unknown field to search 'data.num_labeled'"),
@@ -145,8 +144,8 @@ def test_fields_and_ranges_can_be_chosen() -> None:
         ((), ("optim.lr=a:b",), "--range takes FIELD=LOW:HIGH"),
         ((), ("optim.lr=0.1",), "--range takes FIELD=LOW:HIGH"),
         ((), ("optim.lr=1e-3:inf",), "--range takes FIELD=LOW:HIGH"),
-        ((), ("optim.lr=0:1:log",), "there is no logarithm of 0"),
-        ((), ("model.width=1.5:3",), "model.width is a whole number"),
+        ((), ("optim.lr=0:1:log",), "a log scale cannot start at 0"),
+        ((), ("model.width=1.5:3",), "model.width is an integer"),
         (
             (),
             ("method.threshold=0.5:1.5",),

@@ -69,7 +69,7 @@ def test_the_best_is_chosen_on_validation_and_can_be_trained_again(
         in printed.out
     )
     assert (
-        f"its test error (%): {results()[best]['metric']:.2f}, which nothing was chosen by"
+        f"its test error (%): {results()[best]['metric']:.2f} (not used for selection)"
         in printed.out
     )
     assert "test" not in printed.err and printed.err.count("validation error (%)") >= 4
@@ -171,8 +171,8 @@ def test_trials_that_diverge_are_finished_with_their_reason(
     assert run_command(words) == 0
     printed = capsys.readouterr()
     assert "2 of 2 trials finished: 0 trained, 0 pruned, 2 failed" in printed.out
-    assert printed.err.count(": failed (") == 2 and "not finite" in printed.err
-    assert all("not finite" in trial.user_attrs["reason"] for trial in trials())
+    assert printed.err.count(": failed (") == 2 and "NaN or infinite" in printed.err
+    assert all("NaN or infinite" in trial.user_attrs["reason"] for trial in trials())
     assert run_command(words) == 0
     assert capsys.readouterr().err == ""
 
@@ -218,7 +218,7 @@ def test_a_study_of_other_settings_is_refused(
     assert run_command(["tune", words[0], *SMALL, *words[1:]]) == 2
     said = capsys.readouterr().err
     assert (
-        "the study digits-seed0 is of other settings" in said
+        "study digits-seed0 has different settings" in said
         and message in said
         and said.count("\n") == 1
     )
@@ -232,7 +232,8 @@ def test_a_folder_holds_one_sweep(capsys: pytest.CaptureFixture[str]) -> None:
         run_command(["tune", "digits/fixmatch-40", "--trials", "1", *SMALL, "--out", "here"]) == 2
     )
     assert (
-        "here holds the sweep 'digits-seed0'; choose a different --out" in capsys.readouterr().err
+        "here contains the study 'digits-seed0'; choose a different --out"
+        in capsys.readouterr().err
     )
     assert optuna.get_all_study_names("sqlite:///here/study.db") == ["digits-seed0"]
 
@@ -243,19 +244,19 @@ def test_a_folder_holds_one_sweep(capsys: pytest.CaptureFixture[str]) -> None:
         (["--data.num-validation", "0"], "set --data.num-validation"),
         (["--trials", "0"], "trials=0 must be at least 1"),
         (["--study", "a/b"], "choose a different --study"),
-        (["--storage", "study.db"], "this is not the URL of a database"),
-        (["--storage", "sqlite://"], "a database in memory can be neither shared nor resumed"),
-        (["--storage", "oracle9://x/y"], "give a URL such as"),
-        (["--storage", "postgresql+nodriver://x/y"], "give a URL such as"),
-        (["--storage", "sqlite:///text/study.db"], "its folder cannot be made"),
+        (["--storage", "study.db"], "not a database URL"),
+        (["--storage", "sqlite://"], "an in-memory database can be neither shared nor resumed"),
+        (["--storage", "oracle9://x/y"], "use a URL such as"),
+        (["--storage", "postgresql+nodriver://x/y"], "use a URL such as"),
+        (["--storage", "sqlite:///text/study.db"], "cannot create its folder"),
         (["--storage", "sqlite:///text"], "file is not a database"),
-        (["--out", "text"], "text cannot be the folder of a sweep"),
+        (["--out", "text"], "cannot create folder text"),
         (
             ["--storage", "postgresql+pg8000://x/y"],
             "is not installed (No module named 'pg8000'); pip install it",
         ),
         (["--trails", "8"], "perhaps you meant --trials"),
-        (["--method.name", "vat"], "a method comes with its recipe"),
+        (["--method.name", "vat"], "the method is part of the recipe's name"),
         (["--range", "optim.lr=3"], "--range takes FIELD=LOW:HIGH"),
     ],
 )
@@ -276,7 +277,7 @@ def test_a_study_of_another_program_is_left_alone(capsys: pytest.CaptureFixture[
     )
     storage.engine.dispose()
     assert run_command(["tune", "digits", *SMALL, "--storage", "sqlite:///other.db"]) == 2
-    assert "the study digits-seed0 there is none of l2i's" in capsys.readouterr().err
+    assert "study digits-seed0 was not created by l2i" in capsys.readouterr().err
 
 
 def test_a_password_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,7 +291,7 @@ def test_a_dry_run_shows_the_space_and_writes_nothing(capsys: pytest.CaptureFixt
     assert (
         "optim.lr 0.01 0.1 log 0.002 (not searched)" in lines and "l2i.rho 0.01 1 log 0.3" in lines
     )
-    assert any(line.startswith("model.width 16 # given; the recipe has ") for line in lines)
+    assert any(line.startswith("model.width 16 # set by you; the recipe has ") for line in lines)
     assert not Path("runs").exists()
 
 
@@ -305,7 +306,7 @@ def test_torchrun_is_no_way_to_start_it(
     }.items():
         monkeypatch.setenv(name, value)
     assert run_command(["tune", "digits", *SMALL]) == 2
-    assert "start the command itself several times" in capsys.readouterr().err
+    assert "start the command several times" in capsys.readouterr().err
 
 
 def test_without_optuna_it_is_said_how_to_get_it(

@@ -142,9 +142,9 @@ def fitted_for(rows: FitRows, **changes: Any) -> FitArtifact:
         if classes
         else ("body mass", "flipper length")[: rows.given_labels.shape[1]],
         "metric_name": "error (%)" if classes else "RMSE",
-        "metric_description": "share of samples given a wrong class"
+        "metric_description": "percentage of misclassified samples"
         if classes
-        else "root of the mean squared error",
+        else "root mean squared error",
         "choices": CHOICES,
         "notes": (
             "3 rows repeat another and were kept.",

@@ -53,7 +53,7 @@ def test_a_fit_without_its_network_is_refused(command: str, fitted: Path, tmp_pa
     for checkpoint in (tmp_path / "all/run/l2i/checkpoints").iterdir():
         checkpoint.write_bytes(b"nothing")
     line = refused(command, "run", *COMMANDS[command], cwd=tmp_path / "all")
-    assert "no whole checkpoint is left in run/l2i/checkpoints" in line
+    assert "no intact checkpoint is left in run/l2i/checkpoints" in line
 
 
 @pytest.mark.parametrize("threshold", ["-0.1", "1.5", "nan", "sure"])

@@ -194,7 +194,7 @@ def test_an_image_folder_without_classes_or_images_is_refused(tmp_path: Path) ->
             ("--text", "colr"),
             "--text 'colr': flowers.csv has no such column; perhaps you meant 'colour'",
         ),
-        (("--out", "flowers.csv"), "flowers.csv cannot be a run folder"),
+        (("--out", "flowers.csv"), "cannot use flowers.csv as a run folder"),
     ],
 )
 def test_flags_that_are_wrong_are_one_line(

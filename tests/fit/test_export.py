@@ -226,10 +226,10 @@ def test_a_model_whose_file_cannot_be_checked_leaves_the_older_file(
         ("model", r"must end in \.onnx or \.pt2"),
         (
             "nowhere/model.onnx",
-            "cannot write '.*nowhere/model.onnx': its folder is not there; make it first",
+            "cannot write '.*nowhere/model.onnx': its folder does not exist; create it first",
         ),
         ("folder.pt2", "it is a folder"),
-        ("x" * 250 + ".pt2", "cannot write '.*': .*; give another place"),
+        ("x" * 250 + ".pt2", "cannot write '.*': .*; choose a different path"),
     ],
 )
 def test_a_place_that_no_file_can_have_is_refused(

@@ -288,15 +288,15 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--encoder", "./nowhere"), "there is no folder ./nowhere; check the path of --encoder"),
+        (("--encoder", "./nowhere"), "folder ./nowhere does not exist; check --encoder"),
         (("--encoder", "films.csv"), "films.csv is a file; pass its folder to --encoder"),
-        (("--encoder", ""), "give --encoder a folder, or a name such as bert-base-uncased"),
+        (("--encoder", ""), "set --encoder to a folder, or a name such as bert-base-uncased"),
         (("--encoder", "untokenized"), "untokenized has no tokenizer"),
         (("--encoder", "weightless"), "weightless has no weights (model.safetensors)"),
         (("--encoder", "empty"), "empty has no config.json"),
         (
             ("--data.text.length", "65"),
-            "data.text.length=65 is more than the 64 tokens that bert takes; use at most 64",
+            "data.text.length=65 exceeds the maximum of bert; use at most 64",
         ),
         (("--data.text.length", "0"), "data.text.length=0 must be at least 1"),
         (
@@ -311,7 +311,7 @@ def test_words_alone_are_read_without_an_encoder_and_another_way_is_named(start:
         ),
         (
             ("--data.weak.noise", "0.1"),
-            "texts are augmented by data.words; leave data.weak and data.strong out",
+            "texts are augmented by data.words; leave out data.weak and data.strong",
         ),
         (
             ("--category", "year"),

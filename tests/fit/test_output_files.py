@@ -41,10 +41,10 @@ def test_a_place_that_no_file_can_have_is_refused(command: str, fitted: Path) ->
     for out, message in {
         "labels.xlsx": "it must end in .",
         "labels": "it must end in .",
-        f"nowhere/x{suffix}": "its folder is not there; make it first",
-        f"flowers.csv/x{suffix}": "its folder is not there; make it first",
-        f"folder{suffix}": "it is a folder; give the name of a file",
-        "x" * 250 + suffix: "File name too long; give another place",
+        f"nowhere/x{suffix}": "its folder does not exist; create it first",
+        f"flowers.csv/x{suffix}": "its folder does not exist; create it first",
+        f"folder{suffix}": "it is a folder; add a file name",
+        "x" * 250 + suffix: "File name too long; choose a different path",
     }.items():
         assert f"cannot write '{out}': {message}" in refused(*asked(command, out), cwd=fitted)
 
@@ -64,7 +64,9 @@ def test_a_file_that_does_not_fit_leaves_nothing(fitted: Path) -> None:
         ["bash", "-c", command], cwd=fitted, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "l2i: cannot write 'labels.csv': File too large; give another place\n"
+    assert (
+        done.stderr == "l2i: cannot write 'labels.csv': File too large; choose a different path\n"
+    )
     assert files(fitted) == before
 
 
@@ -95,7 +97,7 @@ def test_a_fit_is_not_written_into_its_images(tmp_path: Path) -> None:
         (tmp_path, "link", ("--out", "photos/run")),
     ):
         line = refused("fit", data, *out, *quick, cwd=where)
-        assert f"within the data in {folder}; give an --out elsewhere" in line
+        assert f"is inside the data folder {folder}; choose a different --out" in line
     works("fit", ".", "--out", "../run", *quick, cwd=folder)
     assert (tmp_path / "run" / "fit.json").is_file()
     works("fit", "photos", "--out", "photos run", *quick, cwd=tmp_path)
@@ -131,11 +133,11 @@ def test_files_and_messages_work_whatever_the_locale(fitted: Path) -> None:
     done = in_ascii("report", "run", "--out", "ö/b.html", cwd=fitted)
     assert (
         done.returncode == 2
-        and b"its folder is not there" in done.stderr
+        and b"its folder does not exist" in done.stderr
         and b"Traceback" not in done.stderr
     )
 
 
 def test_a_fit_is_told_from_a_run(fitted: Path) -> None:
-    assert "is the folder of a fit" in refused("evaluate", "run", cwd=fitted)
+    assert "is a fit, not a run" in refused("evaluate", "run", cwd=fitted)
     assert "is part of the fit run" in refused("evaluate", "run/l2i", cwd=fitted)

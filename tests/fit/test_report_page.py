@@ -202,7 +202,7 @@ def test_wrong_places_are_input_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         write_report(folder, tmp_path)
     for out in (folder / "fit.json" / "page.html", tmp_path / "nowhere" / "page.html"):
-        with pytest.raises(InputError, match=f"cannot write '{out}': its folder is not there"):
+        with pytest.raises(InputError, match=f"cannot write '{out}': its folder does not exist"):
             write_report(folder, out)
     assert not (tmp_path / "nowhere").exists()
     (folder / "l2i" / "config.json").write_text("{")

@@ -28,7 +28,7 @@ DEEP = "[" * 5000 + "]" * 5000
 def test_a_number_too_large_for_a_float_is_refused() -> None:
     plain = to_json(TINY)
     plain["optim"]["lr"] = 10**400
-    with pytest.raises(InputError, match=r"optim\.lr=1000.* does not fit"):
+    with pytest.raises(InputError, match=r"optim\.lr=1000.* is not valid"):
         from_json(plain)
 
 

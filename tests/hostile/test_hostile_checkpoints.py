@@ -109,7 +109,7 @@ def test_a_checkpoint_that_is_something_else_is_refused(
     arguments = ("evaluate", "run") if command == "evaluate" else (*TRAIN, "--out", "run")
     done = said(*arguments, cwd=place)
     assert done.code == 2, done
-    assert "no whole checkpoint is left in run/checkpoints" in done.err
+    assert "no intact checkpoint is left in run/checkpoints" in done.err
     assert "Traceback" not in done.err
     assert not (place / "touched").exists()
 

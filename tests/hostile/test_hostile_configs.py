@@ -203,7 +203,7 @@ def test_a_fit_with_a_link_that_leads_out_is_not_worked_with(
     (place / "fit" / name).symlink_to(precious)
     code, message = tried(command, place)
     assert code == 2
-    assert f"fit/{name} is a link that leads out of fit; put a copy in its place" in message
+    assert f"fit/{name} is a link that points outside fit; replace it with a copy" in message
     assert precious.read_text() == "precious"
 
 

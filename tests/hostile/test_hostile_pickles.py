@@ -96,7 +96,7 @@ def test_lists_that_are_there_twice_each_are_not_written_out(tmp_path: Path) -> 
     rows = np.zeros((2, 3072), dtype=np.uint8)
     program = pickle.dumps({b"data": rows, b"labels": labels}, protocol=2)
     assert len(program) < 20_000
-    assert "labels is not a list of whole numbers" in loaded(tmp_path, program)
+    assert "labels is not a list of integers" in loaded(tmp_path, program)
 
 
 def test_a_text_that_is_encoded_again_and_again_is_one(tmp_path: Path) -> None:

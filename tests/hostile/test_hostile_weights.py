@@ -195,7 +195,7 @@ def test_a_folder_of_weights_runs_nothing_and_ends_in_a_message(name: str, place
     assert "Traceback" not in done.err
     assert done.code == (0 if name in UNUSED else 2), done
     assert name in UNUSED or re.search(
-        "weights cannot be read|is quantized|num_hidden_layers|not in the folder", done.err
+        "weights cannot be read|is quantized|num_hidden_layers|is outside the folder", done.err
     )
 
 

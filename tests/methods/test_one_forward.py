@@ -168,6 +168,6 @@ def test_a_batch_that_is_asked_for_twice_is_passed_once() -> None:
 
 def test_samples_of_several_shapes_are_refused() -> None:
     with pytest.raises(
-        InputError, match=r"one_forward is for samples of one shape, not \[3\], \[4\]; leave it out"
+        InputError, match=r"one_forward needs samples of one shape, not \[3\], \[4\]; leave it out"
     ):
         ConcatForward(lambda x: x, torch.zeros(2, 3), torch.zeros(2, 4))

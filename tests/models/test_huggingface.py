@@ -96,7 +96,7 @@ def test_loading_prints_nothing_but_that_the_hub_is_asked(
             load_body(network(name))
     out, err = capfd.readouterr()
     assert not out and err.splitlines() == [
-        f"l2i: looking for {name} on Hugging Face's hub (--model.weights)"
+        f"l2i: looking up {name} on the Hugging Face Hub (--model.weights)"
         for name in ("no-such-name", "nobody/no-such-name")
     ]
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before[:2]
@@ -231,11 +231,11 @@ def foreign(folder: Path) -> None:
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (
         without("*.safetensors"),
-        "has no weights (model.safetensors); give the folder that save_pretrained",
+        "has no weights (model.safetensors); use a complete folder written by save_pretrained",
     ),
     "no config": (
         without("config.json"),
-        "has no config.json; give the folder that save_pretrained wrote, whole",
+        "has no config.json; use a complete folder written by save_pretrained",
     ),
     "damaged config": (damaged("config.json", '{"model_type": "be'), "cannot be read"),
     "a list for a config": (damaged("config.json", "[]"), "cannot be read"),
@@ -272,7 +272,7 @@ def test_a_spoilt_folder_says_what_to_do(
     assert message.startswith((str(tiny), f"the weights of {tiny}"))
     assert wanted in message
     assert "\n" not in message
-    assert "; give the folder" in message or "; see that it is whole" in message
+    assert "; use a complete folder" in message or "; check that it is complete" in message
     assert capfd.readouterr() == ("", "")
 
 
@@ -283,18 +283,12 @@ def test_what_is_no_folder_says_what_to_do(
     read: Callable[[str | None], object], tiny: Path
 ) -> None:
     for weights, wanted in (
-        (None, "an encoder of texts needs its weights: give --model.weights a folder, or a name"),
-        (
-            str(tiny / "nowhere"),
-            f"there is no folder {tiny / 'nowhere'}; check the path of --model.weights",
-        ),
-        ("./nowhere", "there is no folder ./nowhere; check the path"),
-        (
-            str(tiny / "config.json"),
-            "config.json is a file; give --model.weights the folder that it is in",
-        ),
+        (None, "a text encoder needs weights; set --model.weights to a folder, or a name"),
+        (str(tiny / "nowhere"), f"folder {tiny / 'nowhere'} does not exist; check --model.weights"),
+        ("./nowhere", "folder ./nowhere does not exist; check"),
+        (str(tiny / "config.json"), "config.json is a file; set --model.weights to its folder"),
         ("no-such-name", "no-such-name cannot be read"),
-        ("no/such", "; check the name and the network, or give a folder"),
+        ("no/such", "; check the name and the network, or use a folder"),
     ):
         with pytest.raises(InputError) as caught:
             read(weights)

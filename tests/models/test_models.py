@@ -164,7 +164,7 @@ def test_impossible_sizes_say_what_to_do(
 
 @pytest.mark.parametrize("shape", [(10,), (1, 60, 43)])
 def test_tcdcn_says_how_large_images_must_be(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="at least 44 pixels a side"):
+    with pytest.raises(InputError, match="at least 44 × 44 pixels"):
         build("tcdcn", shape)
 
 
@@ -248,18 +248,10 @@ def test_random_weights_are_a_bert_of_this_size() -> None:
 @pytest.mark.parametrize(
     ("name", "sizes", "wanted"),
     [
-        (
-            "gpt2",
-            {"pad_token_id": 0},
-            "is a decoder, whose tokens see none after them; give an encoder",
-        ),
-        (
-            "bart",
-            {"d_model": 16},
-            "is a decoder, whose tokens see none after them; give an encoder",
-        ),
-        ("gpt2", {}, "has no pad_token_id; write the tokenizer's there"),
-        ("t5", {"d_kv": 8, "d_ff": 8}, "is no encoder of token ids alone"),
+        ("gpt2", {"pad_token_id": 0}, "is a decoder with causal attention; use an encoder"),
+        ("bart", {"d_model": 16}, "is a decoder with causal attention; use an encoder"),
+        ("gpt2", {}, "has no pad_token_id; add that of its tokenizer"),
+        ("t5", {"d_kv": 8, "d_ff": 8}, "is not an encoder of token ids alone"),
     ],
 )
 def test_networks_that_are_no_encoders_are_refused(

@@ -188,7 +188,7 @@ def test_sequences_of_the_most_tokens_pass_and_longer_ones_are_refused(
     model = build(folder, length=most).eval()
     assert model(torch.randint(5, 30, (2, most))).isfinite().all()
     with pytest.raises(
-        InputError, match=f"length={most + 1} is more than the {most} tokens .* use at most {most}"
+        InputError, match=f"length={most + 1} exceeds the maximum of .* use at most {most}"
     ):
         build(folder, length=most + 1)
 

@@ -12,7 +12,7 @@ from disturbed import STEPS, Disturbed, mark
 
 from waiting import wait_until
 
-FULL = "no room is left for"
+FULL = "the disk is full: cannot write"
 STOPPED = "; the same command resumes from there"
 LONGEST = 64 * 2**10  # bytes: longer than anything that a run writes beside its checkpoints
 START = 3.0  # seconds, in which a process has just begun

@@ -59,7 +59,7 @@ def test_recipes_raise_no_alarm(cell: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", ["fixmatch", "fixmatch-l2i", "uda", "pseudo-label"])
 def test_a_threshold_that_nothing_reaches_is_found(cell: str, tmp_path: Path) -> None:
     result = trained(tmp_path / "run", f"digits/{cell}-40", method={"threshold": 0.99999})
-    assert printed(result, "the mask lets 0 % of the imputed labels through")
+    assert printed(result, "the confidence mask passes 0 % of the imputed labels")
 
 
 @pytest.mark.parametrize("cell", ["fixmatch-40", "pseudo-label-40"])
@@ -67,8 +67,8 @@ def test_labels_that_have_run_away_to_one_class_are_found(cell: str, tmp_path: P
     result = trained(tmp_path / "run", f"digits/{cell}", **RUNAWAY)
     assert printed(
         result,
-        "100 % of the 100 validation samples are given one class",
-        "labels that count are of one class",
+        "the model predicts one class for 100 % of the 100 validation samples",
+        "labels that pass the mask are of one class",
     )
 
 
@@ -81,15 +81,13 @@ def test_a_network_that_says_the_same_of_all_samples_is_found(
 ) -> None:
     assert printed(
         trained(tmp_path / "run", "digits/sl-40", optim=optim),
-        "are given one class, and at least 85 are of",
+        "validation samples, at least 85 of which belong to others",
     )
 
 
 def test_the_test_samples_are_looked_at_where_there_is_no_validation_set(tmp_path: Path) -> None:
     changes = {"optim": {"lr": 10.0}, "data": {"num_validation": 0}}
-    assert printed(
-        trained(tmp_path / "run", "digits/sl-40", **changes), "test samples are given one class"
-    )
+    assert printed(trained(tmp_path / "run", "digits/sl-40", **changes), "test samples, at least")
 
 
 @pytest.mark.parametrize(("eta", "far"), [(100.0, True), (0.01, False)])
@@ -99,7 +97,10 @@ def test_a_look_ahead_that_goes_too_far_is_found(eta: float, far: bool, tmp_path
     )
     last = parse_metrics((tmp_path / "run" / "metrics.jsonl").read_bytes())[-1]["c_h"]
     assert last is not None and (last > 3 * np.log(10)) == far
-    words = "where guessing costs 2.3, so the outer step only undoes it; lower l2i.paper.eta"
+    words = (
+        "(chance level 2.3): η is too large, and the outer step only undoes the look-ahead; "
+        "lower l2i.paper.eta"
+    )
     assert any(words in warning for warning in result.warnings) == far
 
 
@@ -117,7 +118,7 @@ def test_an_alarm_is_said_once_and_kept_in_the_result(
 ) -> None:
     result = trained(tmp_path / "run", "digits/fixmatch-40", quiet=False, **RUNAWAY)
     said = capsys.readouterr().err
-    assert said.count("warning, at step") == len(result.warnings) == 2
+    assert said.count("warning at step") == len(result.warnings) == 2
     assert json.loads((tmp_path / "run" / "result.json").read_text())["warnings"] == result.warnings
 
 
@@ -209,7 +210,7 @@ def test_a_regression_that_always_gives_the_mean_is_found(tmp_path: Path) -> Non
     splits = table(rare=0.5, regression=True)
     assert printed(
         trained(tmp_path / "run", "digits/sl-40", splits, data=SOFT, optim=optim),
-        "outputs for 100 validation",
+        "the standard deviation of outputs on 100 validation",
     )
 
 

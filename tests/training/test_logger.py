@@ -52,7 +52,7 @@ def test_a_long_run_is_announced_once_with_what_helps(capsys: pytest.CaptureFixt
     assert announced.startswith(
         "cell seed 0: 172,800 steps will take about 2.0 days on this machine"
     )
-    assert announced.endswith("--steps N takes fewer, with schedules scaled")
+    assert announced.endswith("use --steps N for fewer steps, with scaled schedules")
     assert lines[0] == "cell seed 0: step 5 of 172800, 1.0/s, 48.0 hours left"
     assert len(lines) == 1 + 60 // 5
 

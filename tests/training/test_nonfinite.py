@@ -73,7 +73,7 @@ def test_a_gradient_that_is_no_number_is_named_with_its_step(
         splits(labeled_zero=True),
     )
     first = first_drawn(run, given, "labeled")
-    with pytest.raises(NonFiniteCost, match=f"^gradient is not finite from step {first} on"):
+    with pytest.raises(NonFiniteCost, match=f"^gradient is NaN or infinite from step {first} on"):
         train(run, splits=given, model=model(), quiet=True)
     assert steps_saved(tmp_path / "run")[-1] == (first - 1 if save_every == 1 else 0)
 
@@ -88,7 +88,7 @@ def test_an_outer_gradient_that_is_no_number_is_named_before_what_it_does(
     given = splits(labeled_zero=False)
     first = first_drawn(run, given, "unlabeled")
     with pytest.raises(
-        NonFiniteCost, match=f"^the outer gradient is not finite from step {first} on"
+        NonFiniteCost, match=f"^the outer gradient is NaN or infinite from step {first} on"
     ):
         train(run, splits=given, model=model(), quiet=True)
 
@@ -106,7 +106,7 @@ def test_the_step_is_right_where_outer_steps_are_left_out(tmp_path: Path) -> Non
         if bool((loader.draw_batch(t).unlabeled.weak[:, 0] == 0).any())
     ]
     with pytest.raises(
-        NonFiniteCost, match=f"^the outer gradient is not finite from step {hit[0] + 1} on"
+        NonFiniteCost, match=f"^the outer gradient is NaN or infinite from step {hit[0] + 1} on"
     ):
         train(run, splits=given, model=model(), quiet=True)
 
@@ -135,5 +135,5 @@ def test_it_is_found_on_the_device_without_waiting_for_it(
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert trainer.engine == engine
-    with pytest.raises(NonFiniteCost, match=f"^{name} is not finite from step {first} on"):
+    with pytest.raises(NonFiniteCost, match=f"^{name} is NaN or infinite from step {first} on"):
         trainer.meter.raise_if_nonfinite()

@@ -177,7 +177,7 @@ def test_the_meter_names_the_first_bad_step_and_cost() -> None:
     meter.raise_if_nonfinite()
     meter.add(values(c_u=math.nan), torch.tensor(1))
     meter.add(values(c_u=math.nan, c_t=math.inf), torch.tensor(2))
-    with pytest.raises(NonFiniteCost, match="c_u is not finite from step 2 on"):
+    with pytest.raises(NonFiniteCost, match="c_u is NaN or infinite from step 2 on"):
         meter.raise_if_nonfinite()
 
 
@@ -203,10 +203,10 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     )  # others may look, and touch nothing
     printed: list[str] = []
     assert load_latest_checkpoint(tmp_path, printed.append)[1] == {"step": 10}
-    assert printed == [f"{newest} is damaged; resuming from the one before it, of step 10"]
+    assert printed == [f"{newest} is damaged; resuming from the previous one, at step 10"]
     assert newest.with_suffix(".damaged").exists() and not newest.exists()
     list_checkpoints(tmp_path)[0].write_bytes(b"nonsense")
-    with pytest.raises(InputError, match="no whole checkpoint is left"):
+    with pytest.raises(InputError, match="no intact checkpoint is left"):
         load_latest_checkpoint(tmp_path)
 
 
@@ -300,7 +300,7 @@ def test_a_model_that_has_left_its_piece_is_found() -> None:
     flat = FlatParameters(params)
     flat.check_storage(params)
     FlatParameters(params)
-    with pytest.raises(InputError, match="given to another trainer"):
+    with pytest.raises(InputError, match="passed to another trainer"):
         flat.check_storage(params)
 
 

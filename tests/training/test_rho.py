@@ -88,11 +88,11 @@ def test_the_control_adds_the_hold_out_batchs_own_gradient() -> None:
     [
         (
             {"ablation": "direct_gradient", "update": "paper", "paper": {"eta": 1.0}},
-            "l2i.ablation is for update='normalized'",
+            "l2i.ablation needs l2i.update='normalized'",
         ),
         (
             {"preserve_step_norm": True, "update": "paper", "paper": {"eta": 1.0}},
-            "l2i.preserve_step_norm is for update='normalized'",
+            "l2i.preserve_step_norm needs l2i.update='normalized'",
         ),
         ({"rho": -1.0}, "l2i.rho=-1.0 must be at least 0"),
     ],

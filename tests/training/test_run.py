@@ -97,7 +97,7 @@ def test_rows_tell_the_weight_and_rate_of_their_last_step(tmp_path: Path) -> Non
 
 def test_running_statistics_that_overflow_are_not_saved(tmp_path: Path) -> None:
     sgd = {"name": "sgd", "lr": 1e4}
-    with pytest.raises(NonFiniteCost, match="is not finite"):
+    with pytest.raises(NonFiniteCost, match="is NaN or infinite"):
         train(short(tmp_path / "run", optim=sgd, save_every=1, model={"width": 128}), quiet=True)
     for path in (tmp_path / "run" / "checkpoints").iterdir():
         assert all(t.isfinite().all() for t in load_file(path).values() if t.is_floating_point()), (
@@ -108,7 +108,7 @@ def test_running_statistics_that_overflow_are_not_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize("save_every", [1, 20])
 def test_a_bad_state_is_not_saved(tmp_path: Path, save_every: int) -> None:
     run = short(tmp_path / "run", optim={"lr": 1e30}, eval_every=30, save_every=save_every)
-    with pytest.raises(NonFiniteCost, match="not finite from step 1 on"):
+    with pytest.raises(NonFiniteCost, match="NaN or infinite from step 1 on"):
         train(run, quiet=True)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [
         "0000000000.safetensors"
@@ -153,7 +153,7 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("share", "message"), [(0, "is shorter than the checkpoint says"), (1, "is damaged")]
+    ("share", "message"), [(0, "is shorter than it was at the checkpoint"), (1, "is damaged")]
 )
 def test_a_metrics_file_that_was_tampered_with_is_not_glossed_over(
     tmp_path: Path, share: int, message: str
@@ -176,7 +176,7 @@ def test_a_rehearsal_that_fails_leaves_a_users_model_as_it_was() -> None:
         data={"weak": Augment(), "strong": Augment()},
     )
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(InputError, match="the first step cannot be taken"):
+    with pytest.raises(InputError, match="the first step fails with these settings"):
         l2i.Trainer(run, splits=own_splits(), model=model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
@@ -202,19 +202,17 @@ def test_own_data_and_an_own_model_make_a_run_that_can_be_loaded(tmp_path: Path)
     assert not loaded.training
     wrong = (loaded(splits.test.x).argmax(1) != splits.test.y).float().mean()
     assert 100 * float(wrong) == pytest.approx(result.metric)
-    with pytest.raises(InputError, match="of another network"):
+    with pytest.raises(InputError, match="of a different network"):
         load_model(tmp_path / "run", splits=splits, model=nn.Sequential(nn.Linear(5, 2)))
     assert train(run, splits=splits, model=model, quiet=True) == result
-    with pytest.raises(InputError, match="trained on other data"):
+    with pytest.raises(InputError, match="the data has changed since"):
         train(run, splits=own_splits(seed=1), model=model, quiet=True)
     further = replace(run, out=str(tmp_path / "further"))
     assert train(further, splits=splits, model=loaded, quiet=True).steps == 30
 
 
 def test_a_model_of_the_wrong_width_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"output for a mini-batch is \[40, 3\]; it must be \[40, 2\]"
-    ):
+    with pytest.raises(InputError, match=r"output has shape \[40, 3\]; it must be \[40, 2\]"):
         train(
             short(tmp_path / "run", data={"weak": Augment(), "strong": Augment()}),
             splits=own_splits(),
@@ -255,10 +253,10 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     train(run, quiet=True)
     (tmp_path / "run" / "result.json").unlink()
     assert train(run, quiet=True).steps == 4
-    with pytest.raises(InputError, match="was trained on other data"):
+    with pytest.raises(InputError, match="the data has changed since"):
         evaluate_run(tmp_path / "run", root=str(tmp_path / "other"))
     (tmp_path / "run" / "result.json").unlink()
-    with pytest.raises(InputError, match="was trained on other data"):
+    with pytest.raises(InputError, match="the data has changed since"):
         train(replace(run, data={"root": str(tmp_path / "other")}), quiet=True)
 
 
@@ -271,7 +269,7 @@ def test_a_run_on_data_of_ones_own_is_opened_with_it(
     )
     train(short(tmp_path / "own"), splits=splits)
     assert "your data: 10 labelled" in capsys.readouterr().err
-    with pytest.raises(InputError, match="splits given in Python; open it there"):
+    with pytest.raises(InputError, match="splits passed from Python; load it with"):
         evaluate_run(tmp_path / "own")
     assert load_model(tmp_path / "own", splits=splits)(x[30:]).shape == (10, 2)
 

@@ -139,7 +139,7 @@ def test_a_step_that_is_both_first_and_nth_is_the_usual_one(update: dict[str, ob
 
 
 def test_an_outer_step_on_more_samples_than_there_are_is_refused() -> None:
-    with pytest.raises(InputError, match=r"outer_batch_size=13 is more than batch\.unlabeled=12"):
+    with pytest.raises(InputError, match=r"outer_batch_size=13 exceeds batch\.unlabeled=12"):
         Trainer(run_of("fixmatch", outer_batch_size=13))
 
 

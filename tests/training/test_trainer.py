@@ -225,20 +225,23 @@ def test_replace_names_the_field_that_was_meant(changes: dict[str, object]) -> N
     ("changes", "message"),
     [
         ({"l2i": {"update": "paper"}}, "set l2i.paper.eta"),
-        ({"l2i": {"hypergradient": "unrolled"}}, "it takes last_layer | exact"),
+        ({"l2i": {"hypergradient": "unrolled"}}, "it must be last_layer | exact"),
         ({"l2i": {"paper": {"inner_steps": 3}}}, "needs l2i.hypergradient='exact'"),
         ({"l2i": {"head": "nose"}}, "head='nose' is not"),
         ({"steps": 0}, "steps=0 must be at least 1"),
-        ({"steps": "many"}, "steps='many' does not fit"),
-        ({"l2i": {"update": "on"}}, "it takes off | normalized | paper"),
+        ({"steps": "many"}, "steps='many' is not valid"),
+        ({"l2i": {"update": "on"}}, "it must be off | normalized | paper"),
         ({"l2i": {"rho": float("nan")}}, "l2i.rho=nan must be a finite number"),
-        ({"optim": {"name": "adam", "nesterov": True}}, "optim.nesterov is for"),
+        ({"optim": {"name": "adam", "nesterov": True}}, "optim.nesterov needs"),
         ({"model": {"name": "conv", "dropout": 2.0}}, "model.dropout=2.0 must be"),
-        ({"batch": {"holdout": 1}, "model": {"width": 8}}, "the first step cannot be taken"),
-        ({"data": {"weak": Augment(shift=9)}}, "out of sight"),
+        (
+            {"batch": {"holdout": 1}, "model": {"width": 8}},
+            "the first step fails with these settings",
+        ),
+        ({"data": {"weak": Augment(shift=9)}}, "shift=9 is too large for images"),
         ({"out": ""}, "must not be empty"),
         ({"device": "cpu:3"}, "is not supported"),
-        ({"optim": {"schedule": "step", "milestones": (-5,)}}, "from 1 on"),
+        ({"optim": {"schedule": "step", "milestones": (-5,)}}, "must be steps, from 1"),
         ({"device": "mps"}, "is not supported"),
         ({"seed": -1}, "seed=-1"),
         ({"optim": {"lr": 0.0}}, "optim.lr=0.0"),
@@ -247,7 +250,7 @@ def test_replace_names_the_field_that_was_meant(changes: dict[str, object]) -> N
         ({"data": {"name": "digit"}}, "perhaps you meant 'digits'"),
         (
             {"data": {"num_labeled": 45}},
-            "num_labeled=45 is not a positive multiple of 10 classes; use 40",
+            "num_labeled=45 is not a positive multiple of the 10 classes; use 40",
         ),
         ({"data": {"num_labeled": 2000}}, "use at most"),
     ],
@@ -264,7 +267,8 @@ def test_supervised_learning_has_nothing_to_impute() -> None:
 
 def test_fixmatch_is_not_for_regression() -> None:
     with pytest.raises(
-        InputError, match="fixmatch is not for regression; use one of supervised, pseudo-label"
+        InputError,
+        match="fixmatch does not support regression; use one of supervised, pseudo-label",
     ):
         Trainer(small(), splits=dots())
 
@@ -292,7 +296,7 @@ def test_eta_may_follow_the_learning_rate() -> None:
 
 
 def test_windows_of_another_size_in_the_strong_view_are_refused() -> None:
-    with pytest.raises(InputError, match="must be the same"):
+    with pytest.raises(InputError, match="differ; set both to the same size"):
         Trainer(
             replace(
                 recipes.get("digits/fixmatch-40"), device="cpu", data={"strong": Augment(crop=6)}
@@ -332,7 +336,7 @@ def test_a_graph_is_for_a_gpu() -> None:
     assert Trainer(small()).engine == "eager"
     with pytest.raises(
         InputError,
-        match="engine='graph' records steps on a GPU, but the run is not on one; use engine='auto'",
+        match="engine='graph' captures steps on a GPU, but the device is a CPU; use engine='auto'",
     ):
         Trainer(small(engine="graph"))
 
@@ -352,7 +356,7 @@ def test_a_model_given_in_evaluation_mode_is_trained_and_single_layers_stay() ->
 
 
 def test_a_model_that_cannot_learn_is_refused() -> None:
-    with pytest.raises(InputError, match="no parameter of the model takes a gradient"):
+    with pytest.raises(InputError, match="no parameter of the model requires a gradient"):
         Trainer(small(), model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False))
-    with pytest.raises(InputError, match="pass a batch through it first"):
+    with pytest.raises(InputError, match="run a forward pass first"):
         Trainer(small(), model=nn.Sequential(nn.Flatten(), nn.LazyLinear(10)))

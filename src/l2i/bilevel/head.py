@@ -60,9 +60,8 @@ class Head:
             handle.remove()
         if len(recorded) != 1 or outputs is not recorded[0].outputs:
             raise InputError(
-                f"the model's output is not the output of its head {self.module}, as 'last_layer' "
-                "needs it to be; leave out what comes after the head, name another head, or use "
-                "hypergradient='exact'"
+                f"'last_layer' needs a model whose output is that of its head {self.module}; "
+                "remove what follows the head, name another head, or use hypergradient='exact'"
             )
         return recorded[0]
 

@@ -157,7 +157,7 @@ def _compute_head_tangent(problem: Problem) -> tuple[Tensor, Tensor]:
     if problem.inner_steps != 1:
         raise InputError(
             f"inner_steps={problem.inner_steps} needs hypergradient='exact'; "
-            "the last layer takes one step"
+            "'last_layer' takes one step"
         )
     head = Head.from_model(problem.model, problem.head)
     features, outputs = _get_activations(problem, head)
@@ -198,7 +198,7 @@ def unrolled(problem: Problem) -> Tensor:
 
     """
     if problem.eta is None:
-        raise InputError("'unrolled' takes real inner steps; give it an eta")
+        raise InputError("'unrolled' takes inner steps of size eta; set eta")
     z = problem.imputed.z.detach().requires_grad_()
     target = Imputed(z, problem.imputed.weight.detach())
     with torch.enable_grad(), use_math_attention():

@@ -45,8 +45,8 @@ class OutputLabels:
     ) -> Params:
         if not imputed.z.requires_grad:
             raise InputError(
-                "these imputed labels have no gradient (an argmax has none), so they cannot be "
-                "learned as the model's output; use soft labels, or labels='learnable'"
+                "labels='output' needs imputed labels with a gradient, and an argmax has none; "
+                "use soft labels, or labels='learnable'"
             )
         grads = torch.autograd.grad(imputed.z, list(params.values()), d_z, materialize_grads=True)
         return dict(zip(params, grads, strict=True))

@@ -19,29 +19,31 @@ LOST_PEER_PATTERN = r"gloo|NCCL|Connection|Dist|timed out"  # in messages of tor
 USAGE = """\
 usage: l2i COMMAND …
 
-  list [WORD]                    methods, models, data sets and recipes, one per line; those whose
-                                 name contains WORD
-  list --tables [WORD]           tables and their axes: methods, rules, labels, ablations, budgets
-  train RECIPE [--field value …] one run, in runs/NAME; the same command resumes it if it was cut
-  train RECIPE --dry-run         its protocol, one field per line
-  fit PATH --target COLUMN …     your own data: a CSV or Parquet file, a folder of images, an .npz
-  impute RUN --out labels.csv    the label of every row of a fit, given or imputed, with confidence
-  predict RUN NEW_DATA           labels of new rows
-  report RUN                     one HTML file: did the unlabelled rows help, which labels are sure
-  export RUN model.onnx          the model with its preprocessing, as ONNX or torch.export (.pt2)
+  list [WORD]                    list methods, models, datasets and recipes, one per line; with
+                                 WORD, only names that contain it
+  list --tables [WORD]           list tables and their axes: methods, rules, labels, ablations, …
+  train RECIPE [--field value …] train one run in runs/NAME; the same command resumes it
+  train RECIPE --dry-run         print its full configuration, with the sources of its values
+  fit PATH --target COLUMN …     train on your own data: CSV, Parquet, .npz or a folder of images
+  impute RUN --out labels.csv    label every row of a fit, given or imputed, with its confidence
+  predict RUN NEW_DATA           predict the labels of new rows
+  report RUN                     write one HTML file: did the unlabelled rows help, which labels
+                                 can be trusted
+  export RUN model.onnx          export the model with its preprocessing: ONNX, torch.export (.pt2)
   compare TABLE [--seeds N] [--cells CELL …] [--steps N] [--dry-run] [--from FOLDER] …
-                                 baseline against L2I on the same splits, and the paper's results
+                                 compare L2I with its baselines on the same splits, and with the
+                                 paper's results
   tune RECIPE [--trials N] [--storage URL] [--dry-run] …
-                                 search its settings by validation error; resumes, and is shared by
-                                 processes
-  evaluate RUN [--device D]      the averaged model of a run, on its validation and test samples
-  plot RUN [--baseline RUN]      plots of a run: costs around an outer update, landmarks on faces
-  bench [--device D] [--json] …  step times, memory and the time floor of this machine
+                                 tune hyperparameters by validation error; the same command resumes
+                                 a study, and several processes can share one
+  evaluate RUN [--device D]      evaluate the averaged (EMA) model on the validation and test sets
+  plot RUN [--baseline RUN]      plot costs before and after outer updates, errors, and landmarks
+  bench [--device D] [--json] …  measure step time, memory use and the roofline of this machine
 
-'l2i COMMAND … --help' shows what can be set; start with 'l2i train digits' or
+'l2i COMMAND … --help' lists all options. Start with 'l2i train digits' or
 'l2i fit FILE.csv --target COLUMN'.
-Exit codes: 0 done, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after
-saving."""
+Exit codes: 0 success, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after
+saving a checkpoint."""
 
 COMMANDS = {  # imported when called, so that `l2i list` does not wait for torch
     "list": "l2i.cli:list_names",
@@ -105,15 +107,15 @@ def report_errors(run: CommandFunction, arguments: Sequence[str]) -> int:
             cause = re.sub(r"^\[[^]]*\] ", "", str(error) or type(error).__name__)
             cause = cause.partition(". ")[0].splitlines()[0]
             return print_stderr(
-                f"process {rank()} has lost the others ({cause}); the same command resumes "
-                "from the last checkpoint, and torchrun --max-restarts N does so by itself",
+                f"process {rank()} lost its connection to the others ({cause}); the same command "
+                "resumes from the last checkpoint, or automatically with torchrun --max-restarts N",
                 1,
             )
         if not re.search(r"out of memory|allocate", text):
             raise
         return print_stderr(
-            "out of memory; use smaller batches, a smaller model or, in compare, "
-            "fewer runs --parallel",
+            "out of memory; use smaller batches or a smaller model, "
+            "or lower --parallel of 'l2i compare'",
             1,
         )
 
@@ -133,7 +135,7 @@ def dispatch(arguments: list[str]) -> int:
         print(version("l2i"))
         return 0
     if world_size() > 1 and name not in ("train", "tune"):  # tune has its own message
-        raise InputError(f"'l2i {name}' is for one process; start it without torchrun")
+        raise InputError(f"'l2i {name}' runs in a single process; start it without torchrun")
     if name not in COMMANDS:
         raise make_unknown_error("command", name, list(COMMANDS), help_command="l2i --help")
     run: CommandFunction = load_registered("command", COMMANDS, name)
@@ -151,12 +153,12 @@ def list_names(arguments: list[str]) -> int:
     words = [word for word in arguments if word not in ("--tables", *HELP_FLAGS)]
     if len(words) > 1 or any(word.startswith("-") for word in words):
         raise InputError(
-            f"'l2i list' takes a word that names contain, and was given '{words[-1]}'; leave it out"
+            f"'l2i list' takes at most one word to filter names by; remove '{words[-1]}'"
         )
     names_by_kind = {
         "methods": list(METHODS),
         "models": list(MODELS),
-        "data sets": list(DATASETS),
+        "datasets": list(DATASETS),
         "recipes": recipes.list_recipes(),
     }
     if show_tables:

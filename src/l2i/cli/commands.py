@@ -24,16 +24,16 @@ TABLE = parsing.Positional("TABLE", "a table", tuple(recipes.TABLES), check=reci
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """Evaluate the averaged model of a run on its validation and test samples; print JSON."""
+    """Evaluate the averaged (EMA) model of a run on its validation and test sets; print JSON."""
 
     device: str | None = None
-    """cpu, cuda, …; the run's own by default."""
+    """cpu, cuda, …; the run's device by default."""
     data: DataLocation = field(default_factory=DataLocation)
-    """Where the data is."""
+    """Location of the data."""
 
 
 def train(arguments: list[str]) -> int:
-    """Train one run, or print its protocol."""
+    """Train one run, or print its configuration."""
     name, words = parsing.pop_recipe_name(arguments, "train")
     run = parsing.parse_run(name, [word for word in words if word != DRY_RUN_FLAG], "train")
     if DRY_RUN_FLAG in words:

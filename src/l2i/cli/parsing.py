@@ -63,9 +63,9 @@ def pop_positional(arguments: list[str], prog: str, expected: Positional) -> tup
     """Split off the first argument, a name."""
     metavar, description, choices, check = expected
     if arguments and arguments[0] in HELP_FLAGS:
-        list_hint = "; 'l2i list' shows more" if choices else ""
+        list_hint = "; 'l2i list' lists all names" if choices else ""
         print(f"usage: {prog} {metavar} …\n")
-        print(f"'{prog} {metavar} --help' shows what can be set{list_hint}.")
+        print(f"'{prog} {metavar} --help' lists all options{list_hint}.")
         print("".join(f"  {name}\n" for name in choices), end="")
         sys.exit(0)
     if not arguments or arguments[0].startswith("-"):
@@ -94,7 +94,7 @@ def parse_run(name: str, words: list[str], command: str) -> Run:
     default = recipes.get(name)
     if any(word.partition("=")[0] in ("--method", "--method.name") for word in words):
         raise InputError(
-            "a method comes with its recipe, as in 'l2i train digits/mixmatch-l2i-40' "
+            "the method is part of the recipe's name, as in 'l2i train digits/mixmatch-l2i-40' "
             "('l2i list' shows all)"
         )
     return parse_options(type(default), words, f"l2i {command} {name}", default)
@@ -143,8 +143,8 @@ def _condense_parser_error(message: str, prog: str) -> str:
         hint = f"; perhaps you meant {suggestions[0]}" if suggestions else ""
         if not unknown_flag and words[-1:] in (["True"], ["False"], ["true"], ["false"]):
             hint = (
-                "; what is on or off takes no value: --data.weak.flip for on, "
-                "--data.weak.no-flip for off, as an example"
+                "; boolean flags take no value: use --data.weak.flip or --data.weak.no-flip, "
+                "for example"
             )
     return f"{' '.join(words)}{hint} ('{prog} --help' shows all)"
 

@@ -53,7 +53,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if hint is float and is_whole and abs(value) <= sys.float_info.max:
         return float(value)
     expected = " | ".join(map(str, type_args)) or getattr(hint, "__name__", hint)
-    raise InputError(f"{path}={value!r} does not fit; it takes {expected}")
+    raise InputError(f"{path}={value!r} is not valid; it must be {expected}")
 
 
 def _is_instance(value: Any, hint: Any) -> bool:
@@ -76,7 +76,7 @@ def set_path(section: T, path: str, value: Any, prefix: str = "") -> T:
             raise InputError(f"{field_path} is a section; set one of its fields, such as {example}")
         value = set_path(current, rest, value, f"{field_path}.")
     elif rest:
-        raise InputError(f"{field_path} has no fields; set {field_path} itself")
+        raise InputError(f"{field_path} is not a section; set {field_path} itself")
     elif isinstance(value, str):
         value = _parse_text(typing.get_type_hints(type(section))[name], value, field_path)
     return dataclasses.replace(section, **{name: value})  # type: ignore[type-var]

@@ -79,33 +79,33 @@ def _find_field_problems(path: str, value: Any) -> Iterator[str]:
     if isinstance(value, int | float) and not low <= value <= high:
         yield f"{path}={value} must be at least {low:g} and at most {high:g}"
     if path in COUNT_FIELDS and any(fraction > 1 for fraction in floats):
-        yield f"{path}={value} must be a whole number, or a share of at most 1.0"
+        yield f"{path}={value} must be a whole number, or a fraction of at most 1.0"
 
 
 def _find_run_problems(run: Run) -> Iterator[str]:
     if not run.name or run.out == "":
-        yield "name and out must not be empty; leave them out for what the recipe has"
+        yield "name and out must not be empty; omit them for the recipe's defaults"
     if run.out is not None and not run.out.isprintable():
-        yield f"out={run.out!r} cannot be written down in config.json; give another"
+        yield f"out={run.out!r} contains unprintable characters; choose a different --out"
     bf16_problem = find_bf16_problem(run)
     if run.precision == "bf16" and bf16_problem is not None:
         yield bf16_problem
     optim, model = run.optim, run.model
     if any(milestone <= 0 for milestone in optim.milestones):
-        yield f"optim.milestones={optim.milestones} are steps, from 1 on, or shares of the run"
+        yield f"optim.milestones={optim.milestones} must be steps, from 1, or fractions of the run"
     if optim.schedule == "step" and not optim.milestones:
-        yield "optim.schedule='step' needs optim.milestones, the steps at which the rate falls"
+        yield "optim.schedule='step' needs optim.milestones, the steps at which to lower the rate"
     if optim.nesterov and optim.name != "sgd":
-        yield "optim.nesterov is for optim.name='sgd'; leave it out"
+        yield "optim.nesterov needs optim.name='sgd'; leave it out"
     for name in _list_changed_fields(model, ENCODER_FIELDS) if model.name != "encoder" else ():
-        yield f"model.{name} is for model.name='encoder', and this is '{model.name}'; leave it out"
+        yield f"model.{name} needs model.name='encoder', not '{model.name}'; leave it out"
 
 
 def find_bf16_problem(run: Run) -> str | None:
     """Return what bf16 would round away in a run and what to do about it, or None."""
     xi = getattr(run.method, "xi", 1.0)
     if xi < MIN_XI_BF16:
-        return f"method.xi={xi} is lost in the rounding of bf16; use 1 or more, or float32"
+        return f"method.xi={xi} is rounded away in bf16; use at least 1, or precision='float32'"
     return None
 
 
@@ -114,24 +114,24 @@ def _find_outer_problems(run: Run) -> Iterator[str]:
     if l2i.update == "off":
         return
     for name in _list_changed_fields(l2i, NORMALIZED_FIELDS) if l2i.update == "paper" else ():
-        yield f"l2i.{name} is for update='normalized', and this is 'paper'; leave it out"
+        yield f"l2i.{name} needs l2i.update='normalized', not 'paper'; leave it out"
     if not run.method.uses_pseudo_labels:
-        yield f"{run.method.name} imputes no labels, so L2I has none to learn; use l2i.update='off'"
+        yield f"{run.method.name} imputes no labels for L2I to learn; use l2i.update='off'"
     if l2i.update == "paper" and paper.eta is None:
-        released_eta = "(the released code has 50·lr·batch·classes)"
-        yield f"l2i.update='paper' looks ahead by a real step; set l2i.paper.eta {released_eta}"
+        fix = "set l2i.paper.eta (the released code uses 50·lr·batch·classes)"
+        yield f"l2i.update='paper' needs a look-ahead step size; {fix}"
     if paper.eta_schedule == "rate" and paper.eta is None:
-        no_eta = "scales an inner rate and there is none; set l2i.paper.eta"
+        no_eta = "needs an inner learning rate to scale; set l2i.paper.eta"
         yield f"l2i.paper.eta_schedule='rate' {no_eta}"
     steps_text = f"l2i.paper.inner_steps={paper.inner_steps}"
     if l2i.hypergradient == "last_layer" and paper.inner_steps != 1:
-        yield f"{steps_text} needs l2i.hypergradient='exact'; the last layer takes one"
+        yield f"{steps_text} needs l2i.hypergradient='exact'; 'last_layer' takes one step"
     if paper.inner_steps != 1 and paper.eta is None:
-        yield f"{steps_text} looks ahead by real steps; set l2i.paper.eta"
+        yield f"{steps_text} needs a step size; set l2i.paper.eta"
     if l2i.outer_batch_size > run.batch.unlabeled:
         yield (
-            f"l2i.outer_batch_size={l2i.outer_batch_size} is more than "
-            f"batch.unlabeled={run.batch.unlabeled}; use less"
+            f"l2i.outer_batch_size={l2i.outer_batch_size} exceeds "
+            f"batch.unlabeled={run.batch.unlabeled}; lower it"
         )
 
 

@@ -1,4 +1,4 @@
-"""The data sets, by name; each is one function from a folder to a DataSet."""
+"""The datasets, by name; each is one function from a folder to a DataSet."""
 
 DATASETS: dict[str, str] = {
     "digits": "l2i.data.datasets.builtin:load_sklearn_digits",

@@ -54,15 +54,15 @@ def _describe_overlap(sets: dict[str, Hashes], name: str, other_name: str) -> st
     title, other_title = SPLIT_TITLES[name], SPLIT_TITLES[other_name]
     num_same_label = sum(map(set(other).__contains__, hashes))
     consequence = {
-        "labeled": f", {num_same_label:,} with the same label: the {title} metric is too good; "
-        "take them out of one",
-        "unlabeled": f": the {title} metric is of samples seen in training; "
-        "take them out for one of new samples",
-        "validation": ": what is chosen by the validation metric looks too good on them; "
-        "take them out of one",
+        "labeled": f", {num_same_label:,} with the same label: the {title} metric is optimistic; "
+        "remove them from one of the sets",
+        "unlabeled": f": the {title} metric includes samples seen in training; "
+        "remove them to measure on new samples only",
+        "validation": ": selection by the validation metric makes the test metric optimistic; "
+        "remove them from one of the sets",
     }[other_name]
     samples = f"{shared:,} of {len(hashes):,} {title} samples"
-    return f"{samples} are also among the {other_title} ones{consequence}"
+    return f"{samples} are also {other_title} samples{consequence}"
 
 
 def _compute_repeat_rate(hashes: Hashes) -> float:

@@ -1,4 +1,4 @@
-"""Samples with their labels: a data set as published, and the five sets of a run."""
+"""Samples with their labels: a dataset as published, and the five sets of a run."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ class Splits(SampleInfo):
         if vocabulary is not None and any(
             int(torch.as_tensor(ids).max()) >= vocabulary.size for ids in (own.x, x) if len(ids)
         ):
-            requirement = f"must be below the {vocabulary.size} of `vocabulary`"
-            raise InputError(f"token ids {requirement}; use their own tokenizer's")
+            requirement = f"must be below the vocabulary size {vocabulary.size}"
+            raise InputError(f"token ids {requirement}; use the vocabulary of their tokenizer")
         no_samples = own.take(torch.arange(0))
         return Splits(
             labeled=own,
@@ -234,7 +234,7 @@ def _format_class_counts(y: Tensor, classes: int | None) -> str:
         return ""
     counts = torch.bincount(y, minlength=classes)
     low, high = int(counts.min()), int(counts.max())
-    return f" ({low:,} a class)" if low == high else f" ({low:,} to {high:,} a class)"
+    return f" ({low:,} per class)" if low == high else f" ({low:,} to {high:,} per class)"
 
 
 def make_samples(x: Any, y: Any, classes: int | None) -> Samples:
@@ -243,8 +243,8 @@ def make_samples(x: Any, y: Any, classes: int | None) -> Samples:
     labels = labels.float() if classes is None else labels.long()
     if len(inputs) != len(labels):
         counts = f"{len(inputs)} samples and {len(labels)} labels"
-        raise InputError(f"{counts} do not match; give a label to each")
+        raise InputError(f"{counts} do not match; pass one label per sample")
     if classes is not None and (labels.ndim != 1 or ((labels < 0) | (labels >= classes)).any()):
-        requirement = f"must be [N] whole numbers from 0 to {classes - 1}"
-        raise InputError(f"class labels {requirement}; number them so")
+        requirement = f"must be integers from 0 to {classes - 1}, of shape [N]"
+        raise InputError(f"class labels {requirement}; encode them so")
     return Samples(inputs, labels)

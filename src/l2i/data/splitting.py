@@ -44,8 +44,8 @@ def draw_splits(
     order = torch.randperm(len(train.x), generator=torch.Generator().manual_seed(seed))
     validation_count = resolve_count(num_validation, len(order))
     if not 0 <= validation_count < len(order):
-        requirement = f"be at least 0 and leave some of {len(order)} training samples"
-        raise InputError(f"num_validation={validation_count} must {requirement}")
+        requirement = f"must be at least 0 and less than the {len(order)} training samples"
+        raise InputError(f"num_validation={validation_count} {requirement}")
     groups = group_by_class(train.y, order[validation_count:], data.classes)
     counts = _resolve_label_counts(num_labeled, groups)
     labeled = [group[:count] for group, count in zip(groups, counts, strict=True)]
@@ -73,8 +73,8 @@ def _subsample_test(test: Samples, count: CountOrFraction) -> Samples:
     size = len(test.y)
     test_count = resolve_count(count, size)
     if not 1 <= test_count <= size:
-        bounds = f"at least 1 of the {size} test samples there are"
-        raise InputError(f"num_test={count} must be {bounds}; use 1.0 for all")
+        bounds = f"must be from 1 to {size}, the number of test samples"
+        raise InputError(f"num_test={count} {bounds}; use 1.0 for all")
     order = torch.randperm(size, generator=torch.Generator().manual_seed(TEST_SEED))
     return test.take(order[:test_count].sort().values)
 
@@ -84,26 +84,29 @@ def group_by_class(y: Tensor, rows: Tensor, classes: int | None) -> list[Tensor]
     if classes is None:
         return [rows]
     if len(torch.unique(y)) < 2:
-        problem = "all training samples are of one class: there is nothing to tell apart"
-        raise InputError(f"{problem}; add samples of another")
+        problem = "all training samples are of one class, so there is nothing to classify"
+        raise InputError(f"{problem}; add samples of another class")
     return [rows[y[rows] == c] for c in range(classes)]
 
 
 def _resolve_label_counts(num_labeled: CountOrFraction, groups: list[Tensor]) -> list[int]:
     classes, min_size = len(groups), min(len(group) for group in groups)
     if min_size == 0:
-        fix = "lower num_validation, or leave the class out"
+        fix = "lower num_validation, or drop the class"
         raise InputError(f"a class has no training samples left to label; {fix}")
     if isinstance(num_labeled, float):
         return [max(1, resolve_count(num_labeled, len(group))) for group in groups]
     per_class = num_labeled // classes
     if num_labeled < classes or num_labeled % classes:
-        problem = f"is not a positive multiple of {classes} classes"
+        problem = f"is not a positive multiple of the {classes} classes"
         raise InputError(f"num_labeled={num_labeled} {problem}; use {max(1, per_class) * classes}")
     if per_class > min_size:
-        many_classes = f"{per_class} labels a class, but one class"
-        request = many_classes if classes > 1 else "as many, but the set"
-        problem = f"asks for {request} has only {min_size} training samples"
+        owner = (
+            f"needs {per_class} labels per class, but one class"
+            if classes > 1
+            else "is too many: the set"
+        )
+        problem = f"{owner} has only {min_size} training samples"
         raise InputError(f"num_labeled={num_labeled} {problem}; use at most {min_size * classes}")
     return [per_class] * classes
 
@@ -111,8 +114,8 @@ def _resolve_label_counts(num_labeled: CountOrFraction, groups: list[Tensor]) ->
 def split_holdout(labeled: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Split the labels of each class into 60 % to train on and 40 % to hold out."""
     if min(len(group) for group in labeled) < 2:
-        fix = "label more or use l2i.holdout='joint'"
-        raise InputError(f"a separate hold-out set needs at least 2 labels a class; {fix}")
+        fix = "label more samples, or use l2i.holdout='joint'"
+        raise InputError(f"a separate hold-out set needs at least 2 labels per class; {fix}")
     cuts = [min(max(1, round(TRAIN_FRACTION * len(group))), len(group) - 1) for group in labeled]
     pairs = list(zip(labeled, cuts, strict=True))
     return [group[:cut] for group, cut in pairs], [group[cut:] for group, cut in pairs]

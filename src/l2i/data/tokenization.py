@@ -46,7 +46,7 @@ class Tokenizer:
         self.backend, self.text = tokenizer.backend_tokenizer, text
         self.backend.encode_special_tokens = True  # "[PAD]" in a text is five characters
         if tokenizer.pad_token_id is None:
-            fix = "give an encoder such as a BERT"
+            fix = "use an encoder such as BERT"
             raise InputError(f"the tokenizer of {weights} has no padding token; {fix}")
         size = max(tokenizer.get_vocab().values()) + 1  # the ids may have gaps
         self.pad_id = int(tokenizer.pad_token_id)
@@ -97,13 +97,13 @@ class Tokenizer:
 
 def _check_vocab_match(weights: str | None, config: Any, pad_id: int, vocab_size: int) -> None:
     """Check that a tokenizer and the network beside it share a vocabulary."""
-    tokenizer, fix = f"the tokenizer of {weights}", "give the network its own tokenizer"
+    tokenizer, fix = f"the tokenizer of {weights}", "use the tokenizer of the network"
     config_pad_id = getattr(config, "pad_token_id", None)
     if config_pad_id != pad_id:
-        problem = f"pads with {pad_id}, and its config.json has pad_token_id={config_pad_id}"
-        raise InputError(f"{tokenizer} {problem}; write {pad_id} there, or {fix}")
+        problem = f"pads with {pad_id}, but its config.json has pad_token_id={config_pad_id}"
+        raise InputError(f"{tokenizer} {problem}; set that to {pad_id}, or {fix}")
     if vocab_size > getattr(config, "vocab_size", vocab_size):
-        problem = f"has {vocab_size:,} tokens, and its network {config.vocab_size:,}"
+        problem = f"has {vocab_size:,} tokens, but its network only {config.vocab_size:,}"
         raise InputError(f"{tokenizer} {problem}; {fix}")
 
 
@@ -136,9 +136,9 @@ def _align_paraphrases(texts: list[str], names: list[str], folder: str | None) -
     paraphrases = read_paraphrases(folder)
     per_text = [paraphrases.get(name, []) for name in names]
     if not any(per_text):
-        ids = f"an id here is '{names[0]}', and there '{next(iter(paraphrases), 'none')}'"
-        problem = f"{folder} has no back-translation of any of these texts: {ids}"
-        raise InputError(f"{problem}; write such ids")
+        ids = f"an id is '{names[0]}' here, but '{next(iter(paraphrases), 'none')}' there"
+        problem = f"{folder} has no back-translation of any of these texts ({ids})"
+        raise InputError(f"{problem}; use the same ids")
     return [
         [
             options[k % len(options)] if options else text
@@ -157,12 +157,12 @@ def describe_truncation(splits: Splits, text: Text) -> str:
     ids = splits.to_inputs(raw)
     full_fraction = float((ids[:, -1] != splits.vocabulary.pad_id).double().mean())
     sentence = (
-        f"; {100 * full_fraction:.0f} % of the texts fill all {ids.shape[1]} tokens, "
-        f"and of longer ones the {text.keep_side} is kept"
+        f"; {100 * full_fraction:.0f} % of the texts fill all {ids.shape[1]} tokens; "
+        f"longer ones keep their {text.keep_side}"
     )
     versions = raw if raw.ndim == 3 else raw.unsqueeze(1)
     count = int((versions[:, 1:] != versions[:, :1]).flatten(1).any(dim=1).sum())
-    return sentence + (f"; {count:,} unlabelled ones have a back-translation" if count else "")
+    return sentence + (f"; {count:,} unlabelled texts have a back-translation" if count else "")
 
 
 def encode_with_cache(tokenizer: Tokenizer, texts: list[str], progress: ProgressCallback) -> Tensor:

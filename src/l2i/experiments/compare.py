@@ -48,8 +48,8 @@ def _load_table_rows(table: Table, options: CompareOptions) -> list[ComparisonRo
             example = store.get_result_path(cell, 0).name
             raise InputError(
                 f"{store.folder} has no results of {cell} ({example}, …); "
-                f"leave it out of --cells, or 'l2i compare {table.name} --cells "
-                f"{strip_table_name(cell)} --save-results {options.from_}' trains it"
+                f"remove it from --cells, or train it with 'l2i compare {table.name} --cells "
+                f"{strip_table_name(cell)} --save-results {options.from_}'"
             )
     rows = build_rows(table, {cell: list(runs.values()) for cell, runs in store.results.items()})
     store.check_equal_steps(rows)
@@ -85,8 +85,8 @@ def _check_probed(table: Table, runs_by_cell: dict[str, list[Run]]) -> None:
     probed_cells = {cell for cell, runs in runs_by_cell.items() if runs[0].probe_samples}
     if not any(table.find_baseline(cell) in probed_cells for cell in probed_cells):
         raise InputError(
-            "--analyze-updates needs a cell with L2I beside its baseline, both probed; "
-            "name both in --cells, and give --set probe_samples=1000"
+            "--analyze-updates needs a cell with L2I and its baseline, both probed; "
+            "name both in --cells, and add --set probe_samples=1000"
         )
 
 
@@ -97,7 +97,7 @@ def plan_runs(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
         raise InputError(f"seeds={seeds} must be at least 1")
     if options.parallel < 0:
         raise InputError(
-            f"parallel={options.parallel} must be at least 1, or 0 for as many as that makes faster"
+            f"parallel={options.parallel} must be at least 1, or 0 to choose automatically"
         )
     cell_names = [_qualify_cell(cell, table) for cell in options.cells] or list(table.default_cells)
     cells = sorted(dict.fromkeys(cell_names), key=lambda cell: table.cells[cell].update != "off")
@@ -115,7 +115,7 @@ def _qualify_cell(cell: str, table: Table) -> str:
     name = cell if cell in table.cells else f"{table.name}/{cell}"
     if name not in table.cells and cell in recipes.list_recipes():
         raise InputError(
-            f"{cell} is a cell of another table; compare the cells of one table at a time"
+            f"{cell} is a cell of a different table; compare the cells of one table at a time"
         )
     if name not in table.cells:
         raise make_unknown_error("recipe", cell, [strip_table_name(name) for name in table.cells])
@@ -138,13 +138,9 @@ def apply_changes(run: Run, changes: tuple[str, ...]) -> Run:
         name, equals, value = change.partition("=")
         path = name.replace("-", "_")
         if not equals or name.startswith("-"):
-            raise InputError(
-                f"--set takes FIELD=VALUE, as in --set optim.lr=0.001; it was given '{change}'"
-            )
+            raise InputError(f"--set takes FIELD=VALUE, as in --set optim.lr=0.001, not '{change}'")
         if path in RESERVED_FIELDS:
-            raise InputError(
-                f"--set {name}: 'l2i compare' has an option of its own for that; see its --help"
-            )
+            raise InputError(f"--set {name}: use the option of 'l2i compare' instead (see --help)")
         try:
             run = set_path(run, path, value)
         except InputError as error:  # a cell may lack a field that another has

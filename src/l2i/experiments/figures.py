@@ -63,11 +63,11 @@ def iter_figures(runs: list[LoadedRun], progress: ProgressCallback) -> Iterator[
         yield "costs", _plot_costs(run, probed)
     elif has_outer_step:
         progress(
-            "no costs.png: the costs before and after an update were not recorded; "
-            "--probe-samples N at training does that"
+            "no costs.png: the costs before and after outer updates were not measured; "
+            "train with --probe-samples N to measure them"
         )
     else:
-        progress("no costs.png: this run takes no outer update")
+        progress("no costs.png: this run takes no outer updates")
     yield "error", _plot_error(runs)
     if isinstance(run.trainer.task, Regression) and run.trainer.task.eyes is not None:
         yield from draw_landmarks(runs)
@@ -77,7 +77,7 @@ def iter_figures(runs: list[LoadedRun], progress: ProgressCallback) -> Iterator[
 
 def _plot_costs(run: LoadedRun, rows: list[MetricRow]) -> Figure:
     """Plot the costs of a hold-out batch and of test samples around an update, and the change."""
-    title = f"What the outer update of a step does to the costs\n{run.label}"
+    title = f"Costs before and after the outer update of a step\n{run.label}"
     figure = make_figure(11, 6, title, fontsize=12)
     grid = figure.subplots(2, 2, sharex=True, height_ratios=(3, 1.5))
     steps = [row["step"] for row in rows]
@@ -109,7 +109,7 @@ def _plot_error(runs: list[LoadedRun]) -> Figure:
             if points:
                 x, y = np.array(points, float).T
                 axes.plot(x, y, style, color=color, label=f"{split}: {run.label}")
-    axes.set_title("The averaged model on test and validation samples")
+    axes.set_title("Averaged (EMA) model on the test and validation sets")
     axes.set(xlabel="training step", ylabel=runs[0].trainer.task.metric_name)
     axes.grid(alpha=0.3)
     axes.legend()
@@ -128,14 +128,14 @@ def draw_landmarks(runs: list[LoadedRun]) -> Iterator[tuple[str, Figure]]:
     draw_rows = partial(draw_face_grid, test, layers[::-1], captions)
     mean_text = _format_errors(run_errors.mean() for run_errors in errors)
     title = (
-        "Landmarks on test faces; the error as a share of the distance between the eyes "
-        f"(on average {mean_text})"
+        "Landmarks on test faces; errors relative to the distance between the eyes "
+        f"(mean {mean_text})"
     )
     yield "landmarks", draw_rows(select_evenly_spaced(len(test.y), NUM_FACES), title)
     best = "with this run's smallest errors"
     if len(runs) > 1:
-        best = "on which this run gains most over the baseline"
-    title = f"Test faces {best} (above) and with its largest errors (below)"
+        best = "with the largest gains over the baseline"
+    title = f"Test faces {best} (top) and with its largest errors (bottom)"
     rows = select_best_and_worst(errors, NUM_FACES // 2)
     yield "cases", draw_rows(rows, title, across=len(rows) // 2)
 
@@ -157,8 +157,8 @@ def plot_imputed(run: LoadedRun) -> Figure:
     title = (
         "Imputed landmarks of unlabelled faces before and after an outer update "
         f"({trainer.run.name}, seed {trainer.run.seed}, after step {run.step:,});\n"
-        f"arrows: the moves, drawn {factor:,g} times as long; "
-        "above each face, its error and how that changes"
+        f"arrows: their displacement, drawn {factor:,g} times as long; "
+        "above each face, its error and the change"
     )
     figure = draw_face_grid(samples, layers, captions, list(range(len(captions))), title)
     arrows = torch.cat([before, factor * (after - before)], dim=2).numpy(force=True)  # [N, P, 4]

@@ -35,17 +35,17 @@ LINE_STYLES = ("-", "--", ":")  # the next one is used when the colors are exhau
 
 RAW_RATIO_LABEL = "‖g_outer‖/‖g_base‖"
 CHANGE_DESCRIPTION = (
-    "what a cost is after one more step with its outer update, less what it is after that step "
-    "without, mean ± standard error over looks, and at what share of them it is lower; C^H is "
-    "that of the update's own hold-out samples"
+    "a cost after one more step with its outer update, minus the same without it: mean ± standard "
+    "error over probes, and the percentage of probes in which it is lower; C^H is measured on the "
+    "update's own hold-out samples"
 )
 ANALYSIS_NOTES = (
-    "a → b: until the first look → from the last but one to the last, means over seeds and steps; "
-    "a look is an evaluation of a probed run.",
-    f"{RAW_RATIO_LABEL}: as it came, before it is brought to ρ.",
+    "a → b: the mean over seeds and steps up to the first probe → between the last two probes; "
+    "a probe is an evaluation of a run with probe_samples.",
+    f"{RAW_RATIO_LABEL}: before rescaling to ρ.",
     f"change: {CHANGE_DESCRIPTION}.",
-    "labels wrong: imputed classes of unlabelled samples against the hidden truth, where looked "
-    "at, at the end; above and below: the method's threshold.",
+    "wrong labels: imputed classes of probed unlabelled samples that differ from the hidden truth, "
+    "at the last probe; above and below refer to the method's confidence threshold.",
 )
 STEP_MEAN_COLUMNS = ("c_h", "grad_ratio_raw")  # means over steps
 COST_NAMES = ("c_h", "test_cost")  # measured before and after an outer update
@@ -53,20 +53,20 @@ SEED_MARKERS = "ox^sv"
 ProbedRuns = list[list[MetricRow]]  # the probed evaluations of each run
 PanelLine = tuple[str, str, str, str, str | None]  # side of a pair, column, color, style, label
 PANELS: dict[str, list[PanelLine]] = {
-    "C^H around an outer update": [
+    "C^H before and after\nan outer update": [
         ("ours", "c_h_before", "C1", "-", "before"),
         ("ours", "c_h_after", "C0", "--", "after"),
     ],
-    "change of a cost by\nan outer update": [
+    "change in cost by\nan outer update": [
         ("ours", "c_h_change", "C0", "-", "C^H"),
         ("ours", "test_cost_change", "C3", "-", "test cost"),
     ],
     RAW_RATIO_LABEL: [("ours", "grad_ratio_raw", "C0", "-", None)],
-    "imputed labels wrong (%)": [
+    "wrong imputed labels (%)": [
         ("ours", "pseudo_label_error", "C0", "-", "with L2I"),
         ("theirs", "pseudo_label_error", "C7", "-", "without"),
     ],
-    "wrong above and below\nthe threshold (%)": [
+    "wrong labels above and\nbelow the threshold (%)": [
         ("ours", "pseudo_label_error_above_threshold", "C0", "-", "above, with L2I"),
         ("theirs", "pseudo_label_error_above_threshold", "C7", "-", "above, without"),
         ("ours", "pseudo_label_error_below_threshold", "C0", "--", "below, with L2I"),
@@ -115,12 +115,10 @@ def check_plot_paths(options: CompareOptions) -> None:
             continue
         path = Path(name)
         if path.suffix.lower() not in PLOT_SUFFIXES:
-            raise InputError(
-                f"{flag} {path}: the name of a picture must end in {', '.join(PLOT_SUFFIXES)}"
-            )
+            raise InputError(f"{flag} {path}: the file name must end in {', '.join(PLOT_SUFFIXES)}")
         if options.dry_run:
             raise InputError(
-                f"{flag} does not go with --dry-run, which trains nothing; leave one of them out"
+                f"{flag} cannot be combined with --dry-run, which trains nothing; drop one of them"
             )
         make_folder(path.parent, flag)
 
@@ -135,7 +133,7 @@ def _read_evaluations(
         path = resolve_table_dir(Path(folder), table.name) / file_name
     else:
         path = Path(options.out) / f"{name.replace('/', '-')}-seed{result.seed}" / "metrics.jsonl"
-    damage = f"{path}, a run's evaluations, cannot be read; restore it, or draw nothing"
+    damage = f"{path}, the metrics of a run, cannot be read; restore it, or omit the plot"
     with translate_corruption(damage):
         rows = parse_metrics(check_regular_file(path).read_bytes())
         if not all(row["test"] is None or isinstance(row["test"], int | float) for row in rows):
@@ -157,7 +155,7 @@ def load_curve(table: Table, name: str, result: Result, options: CompareOptions)
     rows = [row for row in evaluations if row["test"] is not None]
     if not rows:
         raise InputError(
-            f"{name}, seed {result.seed}, has no test errors to draw; leave --plot out"
+            f"{name}, seed {result.seed}, has no test errors to plot; leave out --plot"
         )
     minutes_per_step = result.seconds / result.steps / SECONDS_PER_MINUTE
     minutes = [float(row["step"] or 0) * minutes_per_step for row in rows]
@@ -185,7 +183,7 @@ def make_curves_figure(curves: dict[str, list[Curve]]) -> Figure:
             axes.plot(minutes, errors, color=color, linestyle=style, label=label)
             axes.plot([result.seconds / SECONDS_PER_MINUTE], [result.metric], "o", color=color)
     metric_name = next(iter(curves.values()))[0].result.metric_name
-    axes.set(xlabel="minutes since the first step", ylabel=f"{metric_name}, test set")
+    axes.set(xlabel="training time (minutes)", ylabel=f"{metric_name}, test set")
     errors = [error for runs in curves.values() for run in runs for error in run.errors]
     finite_errors = [error for error in errors if math.isfinite(error)]
     if finite_errors and 0 < MIN_RATIO_FOR_LOG_AXIS * min(finite_errors) <= max(finite_errors):
@@ -223,8 +221,8 @@ def collect_pairs(
             pairs.append(ProbedPair(row.name, ours, theirs))
     if not pairs:
         raise InputError(
-            "no cell with L2I beside its baseline was probed, so --analyze-updates has nothing to "
-            "tell; train both with --set probe_samples=1000"
+            "--analyze-updates found no probed cell with L2I and its baseline; "
+            "train both with --set probe_samples=1000"
         )
     return pairs
 
@@ -258,11 +256,11 @@ def build_analysis_columns(pairs: list[ProbedPair]) -> FormattedColumns:
     return {
         "cell": [strip_table_name(pair.name) for pair in pairs],
         "C^H": [_format_first_to_last(pair.ours, "c_h") for pair in pairs],
-        "change of C^H": [format_mean_change(pair.ours, "c_h") for pair in pairs],
-        "change of the test cost": [format_mean_change(pair.ours, "test_cost") for pair in pairs],
+        "change in C^H": [format_mean_change(pair.ours, "c_h") for pair in pairs],
+        "change in test cost": [format_mean_change(pair.ours, "test_cost") for pair in pairs],
         RAW_RATIO_LABEL: [_format_first_to_last(pair.ours, "grad_ratio_raw") for pair in pairs],
-        **_build_paired_columns(pairs, "labels wrong (%)", "pseudo_label_error"),
-        **_build_paired_columns(pairs, "above (%)", "mask_rate_probe", scale=100),
+        **_build_paired_columns(pairs, "wrong labels (%)", "pseudo_label_error"),
+        **_build_paired_columns(pairs, "above threshold (%)", "mask_rate_probe", scale=100),
         **_build_paired_columns(pairs, "wrong above (%)", "pseudo_label_error_above_threshold"),
         **_build_paired_columns(pairs, "wrong below (%)", "pseudo_label_error_below_threshold"),
     }

@@ -157,17 +157,17 @@ class ResultStore:
         path = self.get_result_path(run.name, run.seed)
         if result.steps != run.steps:
             is_cell = run.name in self.table.cells
-            hint = f"give --steps {result.steps}" if is_cell else "remove it to train it again"
+            fix = f"use --steps {result.steps}" if is_cell else "remove it to train it again"
             raise InputError(
-                f"{path} is of {result.steps:,} steps, and {run.steps:,} are asked for; "
-                f"{hint}, or choose a different --save-results"
+                f"{path} holds a run of {result.steps:,} steps, not {run.steps:,}; "
+                f"{fix}, or choose a different --save-results"
             )
         stored, requested = result.settings or {}, flatten_settings(run)
         for name in _find_differing_fields(stored, requested):
             value = json.dumps(stored[name])
             raise InputError(
-                f"{path} is of a run with {name}={value}, and {json.dumps(requested[name])} is "
-                f"asked for; give --set {name}={value}, or another --save-results"
+                f"{path} holds a run with {name}={value}, not {json.dumps(requested[name])}; "
+                f"use --set {name}={value}, or choose a different --save-results"
             )
 
     def save_run(self, run: Run) -> None:
@@ -190,7 +190,7 @@ class ResultStore:
                         self.get_result_path(r.name, r.seed) for r in (results[0], result)
                     )
                     raise InputError(
-                        f"{first} is of {results[0].steps:,} steps and {path} of {result.steps:,}; "
+                        f"{first} has {results[0].steps:,} steps and {path} has {result.steps:,}; "
                         "put runs of different lengths in different folders"
                     )
 
@@ -206,8 +206,8 @@ def read_store(folder: str, table: Table) -> ResultStore:
             continue
         if match[1] not in names:
             raise InputError(
-                f"{path} is of no cell of {table.name} ('l2i list {table.name}/' shows them); "
-                "take it out"
+                f"{path} is not named after a cell of {table.name} "
+                f"('l2i list {table.name}/' shows them); rename or remove it"
             )
         name, seed = names[match[1]], int(match[2])
         results_by_name[name][seed] = _read_stored_result(path, name, seed)
@@ -228,7 +228,7 @@ def make_folder(folder: Path, flag: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{folder} cannot be a folder ({error.strerror}); choose a different {flag}"
+            f"cannot create folder {folder} ({error.strerror}); choose a different {flag}"
         ) from None
 
 
@@ -255,7 +255,7 @@ def translate_corruption(message: str) -> Iterator[None]:
 
 def _read_stored_result(path: Path, name: str, seed: int) -> Result:
     """Read the result of a run from an untrusted file."""
-    damage = f"{path} is damaged, or no result of a run; restore it, or remove it"
+    damage = f"{path} is damaged, or not the result of a run; restore or remove it"
     with translate_corruption(damage):
         result: Result = from_dict(Result, json.loads(check_regular_file(path).read_text("utf-8")))
         counts = (result.seed + 1, result.steps, result.concurrent_runs)
@@ -268,8 +268,7 @@ def _read_stored_result(path: Path, name: str, seed: int) -> Result:
             raise ValueError("impossible values")
     if (result.name, result.seed) != (name, seed):
         raise InputError(
-            f"{path} holds the result of {result.name}, seed {result.seed}; "
-            "name it so, or remove it"
+            f"{path} holds the result of {result.name}, seed {result.seed}; rename or remove it"
         )
     return result
 
@@ -282,16 +281,16 @@ def load_saved_results(table: Table, options: CompareOptions) -> ResultStore:
         if field.name not in OPTIONS_FOR_LOADING and value != field.default:
             flag = f"--{'no-' * (value is False)}{field.name.strip('_').replace('_', '-')}"
             raise InputError(
-                f"{flag} does not go with --from, which trains nothing; leave one of them out"
+                f"{flag} cannot be combined with --from, which trains nothing; drop one of them"
             )
     folder, file_pattern = options.from_, f"{table.name}/CELL-seedN.json"
     if not Path(folder).is_dir():
-        raise InputError(f"{folder} is not a folder; give the one that holds {file_pattern}")
+        raise InputError(f"{folder} is not a folder; --from needs one that contains {file_pattern}")
     store = read_store(folder, table)
     if not store.results:
         raise InputError(
-            f"{folder} holds no results of {table.name} ({file_pattern}); 'l2i compare "
-            f"{table.name} --save-results {folder}' trains its cells and keeps them there"
+            f"{folder} contains no results of {table.name} ({file_pattern}); train its cells with "
+            f"'l2i compare {table.name} --save-results {folder}'"
         )
     return store
 
@@ -317,12 +316,10 @@ def load_references(table: Table, options: CompareOptions) -> dict[str, float]:
         stored_metrics = _read_references(results_dir, table)
     if stored_metrics or table.compute_references is None:
         if is_loading and root is not None:
-            raise InputError(
-                "--data.root does not matter here, since no row needs the data; leave it out"
-            )
+            raise InputError("--data.root has no effect here: no row needs the data; leave it out")
         return stored_metrics
     if is_loading and root is None:
-        with suppress(InputError):  # the folder may be another data set's
+        with suppress(InputError):  # the folder may be another dataset's
             return table.compute_references(None) if os.environ.get(DATA_ROOT_ENV) else {}
         return {}
     computed = table.compute_references(root)
@@ -338,7 +335,7 @@ def _read_references(results_dir: Path, table: Table) -> dict[str, float]:
     for path in sorted(results_dir.glob("*.json")):
         if RESULT_FILE_PATTERN.fullmatch(path.name):
             continue
-        damage = f"{path} is damaged, or not a metric of {table.name}; restore it, or remove it"
+        damage = f"{path} is damaged, or not a metric of {table.name}; restore or remove it"
         with translate_corruption(damage):
             data = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
             reference: ReferenceMetric = from_dict(ReferenceMetric, data)

@@ -74,7 +74,7 @@ def _count_seeds(count: int) -> str:
 def build_docs_columns(rows: list[ComparisonRow], references: References) -> FormattedColumns:
     """Return the table as in benchmarks/."""
     return {
-        f"{heading} a run" if heading in TIME_UNITS else heading: cells
+        f"{heading} per run" if heading in TIME_UNITS else heading: cells
         for heading, cells in build_columns(rows, references).items()
     }
 
@@ -100,13 +100,13 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
         text = json.dumps(_rows_to_json(rows, references), indent=2) + "\n"
         write_atomic(path, text.encode())
         saved_to = options.save_results
-        store_text = "" if saved_to is None else f", the results in {saved_to}"
+        store_text = "" if saved_to is None else f", and the results to {saved_to}"
         console.print(f"Saved to {path}{store_text}.")
     if options.plot is not None:
         console.print(f"Plot saved to {plots.plot_error_curves(table, rows, options)}.")
     if options.analyze_updates is not None:
         pairs = plots.collect_pairs(table, rows, options)
-        title = f"{table_name}: what imputing does on the way"
+        title = f"{table_name}: what imputing does during training"
         columns = plots.build_analysis_columns(pairs)
         print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
         console.print(*plots.ANALYSIS_NOTES, sep="\n")
@@ -115,22 +115,28 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
 
 
 def _collect_notes(rows: list[ComparisonRow], references: References) -> list[str]:
-    """Return what one has to know to read the table."""
+    """Return notes on how to read the table."""
     results = [result for row in rows for result in row.results]
     notes = [f"{result.metric_name}: {result.metric_definition}." for result in results]
     if any(row.baseline for row in rows):
         notes.append(
-            "Δ: a cell minus its baseline, paired by seed, after as many steps or as long a time; "
-            "below 0, the cell is better."
+            "Δ is the seed-paired difference from the baseline at equal steps and at equal "
+            "wall-clock time. Negative means L2I is better."
+        )
+    if any(row.time_matched_baseline for row in rows):
+        notes.append(
+            "'-longer' is the baseline trained for the same wall-clock time as L2I, so its step "
+            "count varies between machines."
         )
     if any(row.control for row in rows):
         notes.append(
-            "Δ control: L2I minus its control, whose outer step takes the hold-out samples as more "
-            "labelled ones, and imputes nothing; below 0, L2I is better."
+            "Δ control is the seed-paired difference from the control, whose outer step uses the "
+            "hold-out samples as additional labelled ones and imputes nothing. Negative means L2I "
+            "is better."
         )
     concurrent_runs = max(result.concurrent_runs for result in results)
-    concurrency = f", {concurrent_runs} side by side" if concurrent_runs > 1 else ""
-    notes.append(f"{_choose_time_unit(rows)}: of a run, on average{concurrency}.")
+    concurrency = f", with {concurrent_runs} runs in parallel" if concurrent_runs > 1 else ""
+    notes.append(f"{_choose_time_unit(rows)}: mean wall-clock time per run{concurrency}.")
     notes += _list_setting_overrides(results)
     notes += [note for row in rows for note in _describe_budget(row)]
     paper_results = {row.name: row.paper for row in rows}
@@ -152,7 +158,7 @@ def _list_setting_overrides(results: list[Result]) -> list[str]:
         if override := format_setting_overrides(result):
             cells_by_override.setdefault(override, {})[result.name] = None
     return [
-        f"{', '.join(names)}: with {override}, which is not the recipe's."
+        f"{', '.join(names)}: trained with {override} instead of the recipe's value."
         for override, names in cells_by_override.items()
     ]
 
@@ -162,21 +168,23 @@ def _list_caveats(row: ComparisonRow) -> Iterator[str]:
     sides = [side for side in (row, row.baseline) if side is not None]
     if len({result.concurrent_runs for side in sides for result in side.results}) > 1:
         subject = f"the runs of {row.name}" if len(sides) == 1 else f"{row.name} and its baseline"
-        yield f"Warning: {subject} shared the device with other runs to another extent."
+        yield (
+            f"Warning: {subject} ran with different numbers of concurrent runs; "
+            "timings are not comparable."
+        )
     longer = row.time_matched_baseline
     if longer is not None and not 0.9 < row.mean_seconds / longer.mean_seconds < 1.1:
         yield (
-            f"Warning: {row.name} and its 'longer' baseline differ in time: "
-            "the machine was not at rest."
+            f"Warning: {row.name} and its '-longer' baseline took different times "
+            "(a busy machine, or very short runs): Δ same time is not reliable."
         )
     for other in (row.baseline, row.time_matched_baseline, row.control):
         if other is not None and other.seeds != row.seeds:
-            counts = f"{len(row.seeds)} and {len(other.seeds)}"
             num_shared = len(other.seeds & row.seeds)
-            basis = f": Δ is over {'those' if num_shared > 1 else 'that one'}" if num_shared else ""
+            basis = f"Δ uses the {num_shared} in common" if num_shared else "none is in common"
             yield (
-                f"Warning: {row.name} and {other.name}, of {counts} seeds, "
-                f"share {num_shared or 'none'}{basis}."
+                f"Warning: {row.name} has {_count_seeds(len(row.seeds))}, {other.name} has "
+                f"{len(other.seeds)}: {basis}."
             )
     for result in row.results:
         for warning in result.warnings:
@@ -186,16 +194,15 @@ def _list_caveats(row: ComparisonRow) -> Iterator[str]:
 def _describe_budget(row: ComparisonRow) -> Iterator[str]:
     if not row.paper or not row.paper_steps:
         return
-    schedule = "with schedules scaled"
+    schedule = "with scaled schedules"
     if row.uses_own_schedule:
-        schedule = "on a schedule of our own (--dry-run shows it)"
+        schedule = "with our own schedule ('l2i train CELL --dry-run' prints it)"
     elif row.mean_steps == row.paper_steps:
         return
     percent = 100 * row.mean_steps / row.paper_steps
     yield (
-        f"paper: as printed there, after {row.paper_steps:,} steps; ours took "
-        f"{row.mean_steps:,.0f}, {percent:.2g} % of it, {schedule}: the two are not "
-        "expected to agree."
+        f"paper: the published result, after {row.paper_steps:,} steps. Ours took "
+        f"{row.mean_steps:,.0f} ({percent:.2g} %), {schedule}: do not expect the two to agree."
     )
 
 
@@ -216,7 +223,7 @@ def describe_plan(table_name: str, options: CompareOptions) -> list[str]:
     """Describe what would be trained, one line per cell."""
     if options.markdown:
         raise InputError(
-            "--markdown does not go with --dry-run, which prints no table; leave one of them out"
+            "--markdown cannot be combined with --dry-run, which prints no table; drop one of them"
         )
     table = recipes.get_table(table_name)
     store = None if options.save_results is None else read_store(options.save_results, table)
@@ -231,6 +238,8 @@ def describe_plan(table_name: str, options: CompareOptions) -> list[str]:
                 num_done += folder.exists() and read_result(folder) is not None
         steps = f"{runs[0].steps:,} of the recipe's {table.get_run(cell).steps:,} steps"
         paper_result = table.get_paper_result(cell)
-        paper = f", the paper's result {paper_result}" if paper_result else ""
-        lines.append(f"{cell}: {_count_seeds(len(runs))}, {num_done} done already, {steps}{paper}")
+        paper = f", paper: {paper_result}" if paper_result else ""
+        lines.append(
+            f"{cell}: {_count_seeds(len(runs))}, {num_done} already trained, {steps}{paper}"
+        )
     return lines

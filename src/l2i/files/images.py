@@ -75,10 +75,10 @@ def _decode_square_image(path: str, size: int) -> NDArray[np.uint8]:
         image = decode_image(path, lambda i: crop_center_square(to_rgb(i), size), side=size)
         return np.asarray(image).transpose(2, 0, 1)
     except ImageTooLargeError as error:
-        raise InputError(f"the image {path} has {error}; shrink it") from None
+        raise InputError(f"image {path} has {error}; downscale it") from None
     except Exception as error:
-        fix = "replace it, or take it out of the folder"
-        raise InputError(f"cannot read the image {path} ({error}); {fix}") from error
+        fix = "replace or remove it"
+        raise InputError(f"cannot read image {path} ({error}); {fix}") from error
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

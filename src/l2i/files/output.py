@@ -11,7 +11,7 @@ from pathlib import Path
 from l2i.errors import InputError
 
 ProgressCallback = Callable[[str], object]
-"""Called with a line about what is being done, or was noticed."""
+"""Called with a line to report."""
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
@@ -39,11 +39,11 @@ def check_output_file(out: str | Path, suffixes: tuple[str, ...]) -> Path:
     path = Path(out)
     with translate_write_errors(out):
         if path.is_dir():
-            raise InputError(f"cannot write '{out}': it is a folder; give the name of a file")
+            raise InputError(f"cannot write '{out}': it is a folder; add a file name")
         if path.suffix.lower() not in suffixes:
             raise InputError(f"cannot write '{out}': it must end in {' or '.join(suffixes)}")
         if not path.absolute().parent.is_dir():
-            raise InputError(f"cannot write '{out}': its folder is not there; make it first")
+            raise InputError(f"cannot write '{out}': its folder does not exist; create it first")
     return path
 
 
@@ -53,7 +53,9 @@ def translate_write_errors(out: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write '{out}': {error.strerror}; give another place") from None
+        raise InputError(
+            f"cannot write '{out}': {error.strerror}; choose a different path"
+        ) from None
 
 
 def check_outside_data(folder: Path, data: Path) -> None:
@@ -63,8 +65,8 @@ def check_outside_data(folder: Path, data: Path) -> None:
     except OSError:  # an impossible name, which is reported when it is read or written
         return
     if is_inside:
-        places = f"{folder}, within the data in {data.resolve()}"
-        raise InputError(f"the fit would be written to {places}; give an --out elsewhere")
+        problem = f"--out {folder} is inside the data folder {data.resolve()}"
+        raise InputError(f"{problem}; choose a different --out")
 
 
 def ignore_progress(line: str) -> None:

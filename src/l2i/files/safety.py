@@ -22,12 +22,12 @@ def check_regular_file(path: Path, root: Path | None = None) -> Path:
         file_stat = path.stat()
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-        raise InputError(f"{path} {problem}; see that it is there and readable") from None
+        raise InputError(f"{path} {problem}; check that it exists and is readable") from None
     if root is not None:
         check_within(path, root)
     if not stat.S_ISREG(file_stat.st_mode):  # pipes block, and devices never end
-        raise InputError(f"{path} is not a regular file; put one in its place, or take it out")
-    check_memory(path, file_stat.st_size, "it has holes: write it anew")
+        raise InputError(f"{path} is not a regular file; replace or remove it")
+    check_memory(path, file_stat.st_size, "it is a sparse file: write it again")
     return path
 
 
@@ -60,8 +60,8 @@ def scan_folder(folder: str, root: str) -> Iterator[os.DirEntry[str]]:
                 continue
             path = Path(entry.path)
             if entry.is_symlink() and not (path.exists() and is_within(path, root)):
-                problem = f"a link that leads nowhere or out of {root}"
-                raise InputError(f"{entry.path} is {problem}; put a copy in its place")
+                problem = f"a broken link, or one that points outside {root}"
+                raise InputError(f"{entry.path} is {problem}; replace it with a copy")
             yield entry
 
 
@@ -73,7 +73,7 @@ def is_within(path: str | Path, root: str | Path) -> bool:
 def check_within(path: Path, root: Path) -> None:
     """Check that no link leads out of a folder."""
     if not is_within(path, root):
-        raise InputError(f"{path} is a link that leads out of {root}; put a copy in its place")
+        raise InputError(f"{path} is a link that points outside {root}; replace it with a copy")
 
 
 def get_disk_usage(path: Path) -> int:
@@ -94,4 +94,4 @@ def check_columns(path: Path, count: int) -> None:
     """Check that a table is not absurdly wide."""
     if count > MAX_COLUMNS:
         counts = f"{count:,} columns, more than {MAX_COLUMNS:,}"
-        raise InputError(f"{path} has {counts}; leave out what is not needed")
+        raise InputError(f"{path} has {counts}; drop those that are not needed")

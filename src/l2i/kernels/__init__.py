@@ -40,7 +40,7 @@ def _triton_works() -> bool:
         import_module("l2i.kernels.batchnorm_triton").probe()
     except Exception as error:  # whatever it is, PyTorch's own kernels compute the same
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        notice = f"using PyTorch's own kernels, since Triton does not work here ({reason})"
+        notice = f"falling back to PyTorch's kernels: Triton does not work here ({reason})"
         print(f"l2i: {notice}", file=sys.stderr)
         return False
     return True

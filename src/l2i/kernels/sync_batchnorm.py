@@ -52,7 +52,7 @@ class SyncBatchNormAct(_BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() < 2:
             raise ValueError(
-                f"BatchNorm takes a batch of samples, not a tensor of shape {list(x.shape)}"
+                f"BatchNorm needs a batch of samples, not a tensor of shape {list(x.shape)}"
             )
         if self.training:
             y = self._normalize_batch(x, current_group())

@@ -19,7 +19,7 @@ class FixMatch(OneForward):
     uses_confidence_mask: ClassVar[bool] = True
 
     threshold: float = 0.95
-    """Confidence from which a label counts."""
+    """Minimum confidence of a label that is trained on."""
     student_view: View = "strong"
     """View that the student sees; labels are imputed on the weak one."""
 

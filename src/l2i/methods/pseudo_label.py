@@ -22,7 +22,7 @@ class PseudoLabel(Method):
     uses_confidence_mask: ClassVar[bool] = True
 
     threshold: float = 0.95
-    """Confidence from which a label counts."""
+    """Minimum confidence of a label that is trained on."""
 
     def impute(self, task: Task, net: Net, batch: Batch) -> Imputed:
         imputed = task.harden(task.to_label(net(batch.unlabeled.weak)), self.threshold)

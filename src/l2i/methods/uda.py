@@ -25,13 +25,14 @@ class UDA(OneForward):
     uses_confidence_mask: ClassVar[bool] = True
 
     threshold: float = 0.8
-    """Confidence before sharpening from which a label counts."""
+    """Minimum confidence, before sharpening, of a label that is trained on."""
     temperature: float = 0.4
     """Sharpening temperature of the prediction; 1 for none."""
     annealing: Literal["none", "linear", "log", "exp"] = "linear"
-    """Growth of the confidence, from 1/C to 1, below which a labelled sample still counts (TSA)."""
+    """Training-signal annealing: schedule, from 1/C to 1, of the confidence above which a labelled
+    sample is ignored."""
     annealing_share: float = 1.0
-    """Fraction of the run over which it grows."""
+    """Fraction of the run over which annealing takes place."""
     student_view: View = "strong"
     """View that the student sees; labels are imputed on the weak one."""
 

@@ -23,12 +23,12 @@ class VAT(Method):
     needs_input_noise: ClassVar[bool] = True
 
     epsilon: float = 6.0
-    """Length of r, in units of the network's inputs."""
+    """Norm ε of the perturbation r, in units of the network's inputs."""
     xi: float = 1e-3
-    """Length of the probing step. The paper's 1e-6 is close to the rounding of float32; the
+    """Norm ξ of the power iteration's step. The paper's 1e-6 is close to float32 rounding; the
     direction is the same."""
     entropy: float = 0.0
-    """Weight of the entropy of predictions on x, from the first step on (VAT + EntMin)."""
+    """Weight of entropy minimisation on x, without ramp-up (VAT + EntMin)."""
     student_view: View = "weak"
     """View that the student sees, perturbed; labels are imputed on it unperturbed."""
 

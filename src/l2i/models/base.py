@@ -21,7 +21,7 @@ class ModelConfig:
     dropout: float = 0.0
     """Dropout before the head."""
     weights: str | None = None
-    """encoder: a folder with weights and tokenizer in Hugging Face's format, or a name on its hub;
+    """encoder: a folder with weights and tokenizer in Hugging Face format, or a name on the Hub;
     'random' for an untrained BERT of this width and depth."""
     freeze: Literal["none", "embeddings", "encoder"] = "none"
     """encoder: parameters to freeze: none, the word embeddings, or all but the head."""

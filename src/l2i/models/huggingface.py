@@ -24,7 +24,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *SENTENCEPIECE_F
 POOLING_CONFIG = "1_Pooling/config.json"  # of sentence transformers
 WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 MAX_LAYERS = 1000
-FOLDER_HINT = "give the folder that save_pretrained wrote, whole"
+FOLDER_HINT = "use a complete folder written by save_pretrained"
 DROPOUT_FIELDS = (  # of configurations, except for those of heads
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -84,8 +84,8 @@ def _set_dropout(config: Any, network: ModelConfig) -> None:
         return
     names = [name for name in DROPOUT_FIELDS if hasattr(config, name)]
     if not names:
-        problem = f"{network.weights} has no dropout that could be set"
-        raise InputError(f"{problem}; leave model.encoder_dropout out")
+        problem = f"{network.weights} has no dropout to set"
+        raise InputError(f"{problem}; leave out model.encoder_dropout")
     for name in names:
         setattr(config, name, network.encoder_dropout)
 
@@ -113,7 +113,7 @@ def load_config(weights: str | None) -> Any:
         problem = f"config.json has num_hidden_layers={layers}, more than {MAX_LAYERS}"
         raise InputError(f"{source}: {problem}; {FOLDER_HINT}")
     if getattr(config, "quantization_config", None) is not None:
-        fix = "give the weights in float32 or bfloat16"
+        fix = "use weights in float32 or bfloat16"
         raise InputError(f"{source} is quantized, which cannot be trained; {fix}")
     return config
 
@@ -145,8 +145,8 @@ def load_sentence_pooling(weights: str) -> dict[str, Any] | None:
             try:
                 path = Path(hf_hub_download(weights, POOLING_CONFIG))
             except LocalEntryNotFoundError:
-                fix = "download it to a folder, or give other weights"
-                raise InputError(f"{weights}: how it pools cannot be looked up; {fix}") from None
+                fix = "check the network, or download the weights to a folder"
+                raise InputError(f"{weights}: cannot look up its pooling; {fix}") from None
             except EntryNotFoundError:
                 return None
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
@@ -155,12 +155,12 @@ def load_sentence_pooling(weights: str) -> dict[str, Any] | None:
 def resolve_weights(weights: str | None) -> tuple[Any, str]:
     """Return the transformers library, and the folder or name of the weights."""
     if not weights:
-        fix = "give --model.weights a folder, or a name such as bert-base-uncased"
-        raise InputError(f"an encoder of texts needs its weights: {fix}")
+        fix = "set --model.weights to a folder, or a name such as bert-base-uncased"
+        raise InputError(f"a text encoder needs weights; {fix}")
     try:
         import transformers
     except ImportError:
-        problem = "texts are read with transformers, which is not installed"
+        problem = "text encoders need transformers, which is not installed"
         raise InputError(f"{problem}: pip install 'l2i[text]'") from None
     return transformers, str(Path(weights).expanduser()) if _is_folder(weights) else weights
 
@@ -180,14 +180,16 @@ def _check_folder(weights: str, patterns: tuple[str, ...], content: str) -> None
     """Check that a folder holds one of the files, and that a path is not taken for a name."""
     path = Path(weights).expanduser()
     if weights == RANDOM_WEIGHTS:
-        raise InputError(f"a random BERT has no {content}; give --model.weights a folder or a name")
+        raise InputError(
+            f"a random BERT has no {content}; set --model.weights to a folder or a name"
+        )
     if path.is_file():
-        raise InputError(f"{weights} is a file; give --model.weights the folder that it is in")
+        raise InputError(f"{weights} is a file; set --model.weights to its folder")
     if path.is_dir() and not any(next(path.glob(name), None) for name in patterns):
         raise InputError(f"{weights} has no {content}; {FOLDER_HINT}")
     is_path = path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1
     if is_path and not path.is_dir():
-        raise InputError(f"there is no folder {weights}; check the path of --model.weights")
+        raise InputError(f"folder {weights} does not exist; check --model.weights")
 
 
 def check_weight_files(weights: str | None) -> None:
@@ -198,14 +200,14 @@ def check_weight_files(weights: str | None) -> None:
         with _translate_load_errors(source):
             for name in set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()):
                 if Path(name).name != name:
-                    raise InputError(f"{path}: '{name}' is not in the folder itself; {FOLDER_HINT}")
+                    raise InputError(f"{path}: '{name}' is outside the folder; {FOLDER_HINT}")
 
 
 @cache
 def announce_hub_lookup(weights: str) -> None:
     """Print, once, that the hub is asked: offline, that takes half a minute to fail."""
     if not _is_folder(weights):
-        message = f"l2i: looking for {weights} on Hugging Face's hub (--model.weights)"
+        message = f"l2i: looking up {weights} on the Hugging Face Hub (--model.weights)"
         print(message, file=sys.stderr, flush=True)
 
 
@@ -222,8 +224,8 @@ def _translate_load_errors(weights: str) -> Iterator[None]:
     except (InputError, MemoryError):
         raise
     except Exception as error:
-        hub_fix = "check the name and the network, or give a folder"
-        fix = "see that it is whole" if _is_folder(weights) else hub_fix
+        hub_fix = "check the name and the network, or use a folder"
+        fix = "check that it is complete" if _is_folder(weights) else hub_fix
         raise InputError(f"{weights} cannot be read ({shorten_error(error)}); {fix}") from None
 
 

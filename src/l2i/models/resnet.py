@@ -32,7 +32,7 @@ def build_resnet(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> 
     """Build three stages of (depth − 2) / 6 blocks of 64, 128 and 256·width channels."""
     if len(shape) != 3 or min(shape[1:]) < 8 or network.depth < 8 or (network.depth - 2) % 6:
         raise InputError(
-            "model.name='resnet' needs images [C, H, W] of at least 8 pixels a side and a depth of "
+            "model.name='resnet' needs images [C, H, W] of at least 8 × 8 pixels and a depth of "
             "6n + 2 (8, 14, 20, 26, …), "
             f"not samples of shape {list(shape)} and depth {network.depth}; "
             "use model.depth=26 with model.width=1, or model.name='mlp' for other samples"

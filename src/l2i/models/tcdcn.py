@@ -18,7 +18,7 @@ def build_tcdcn(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> C
     """Build four convolutions and a linear layer; their sizes are fixed, whatever the `width`."""
     if len(shape) != 3 or min(map(_compute_flat_side, shape[1:])) < 1:
         raise InputError(
-            "model.name='tcdcn' needs images [C, H, W] of at least 44 pixels a side (the paper's "
+            "model.name='tcdcn' needs images [C, H, W] of at least 44 × 44 pixels (the paper's "
             f"are 1 × 60 × 60), not samples of shape {list(shape)}; enlarge the images, "
             "use model.name='conv' for small images, or model.name='mlp' for other samples"
         )

@@ -28,7 +28,7 @@ OFFSET_POSITION_MODELS = (  # their positions begin after that of padding
 def build_text_encoder(shape: tuple[int, ...], outputs: int, network: ModelConfig) -> TextEncoder:
     """Load the encoder of `network.weights` for texts of `shape` = [L] token ids."""
     if len(shape) != 1:
-        problem = f"reads texts as token ids [L], not samples of shape {list(shape)}"
+        problem = f"needs token ids [L], not samples of shape {list(shape)}"
         raise InputError(f"model.name='encoder' {problem}; use model.name='mlp' or 'conv'")
     body = load_body(network)
     check_length(body.config, shape[0], network.weights)
@@ -51,7 +51,7 @@ def check_length(config: Any, length: int, weights: str | None) -> None:
     """Check that the network takes sequences of this length."""
     limit = get_max_tokens(config)
     if limit is not None and length > limit:
-        problem = f"is more than the {limit} tokens that {weights} takes"
+        problem = f"exceeds the maximum of {weights}"
         raise InputError(f"data.text.length={length} {problem}; use at most {limit}")
 
 
@@ -75,7 +75,7 @@ class TextEncoder(nn.Module):
         body.train()  # a loaded network is in evaluation mode, without its dropout
         if body.config.pad_token_id is None:
             problem = f"config.json of {network.weights} has no pad_token_id"
-            raise InputError(f"{problem}; write the tokenizer's there")
+            raise InputError(f"{problem}; add that of its tokenizer")
         self.body, self.pad_id = body, int(body.config.pad_token_id)
         width, self.takes_full_mask = _probe_body(body, self.pad_id, network.weights)
         self.dropout = nn.Dropout(network.dropout)
@@ -115,8 +115,8 @@ def resolve_pooling(body: Any, network: ModelConfig) -> str:
     poolings = [pooling for flag, pooling in pooling_by_flag.items() if config.get(flag)]
     declared = {"cls": "first", "mean": "mean"}.get(str(config.get("pooling_mode")))
     if declared is None and len(poolings) != 1:
-        fix = "give weights that take the mean or the first token"
-        raise InputError(f"{network.weights} pools in a way that is not known here; {fix}")
+        fix = "use weights that pool by the mean or the first token"
+        raise InputError(f"{network.weights} uses an unsupported pooling; {fix}")
     return declared or poolings[0]
 
 
@@ -138,8 +138,8 @@ def _probe_body(body: Any, pad_id: int, weights: str | None) -> tuple[int, bool]
             hidden[0, 0], hidden[1, 0], atol=1e-6
         )
     except Exception as error:
-        problem = f"is no encoder of token ids alone ({shorten_error(error)})"
-        raise InputError(f"{weights} {problem}; give one such as a BERT") from None
+        problem = f"is not an encoder of token ids alone ({shorten_error(error)})"
+        raise InputError(f"{weights} {problem}; use one such as BERT") from None
     try:
         full_mask = _make_full_mask(token_mask)
         full_hidden = body(input_ids=ids, attention_mask=full_mask).last_hidden_state
@@ -147,7 +147,7 @@ def _probe_body(body: Any, pad_id: int, weights: str | None) -> tuple[int, bool]
         full_hidden = torch.full_like(hidden, torch.nan)
     body.train(training)
     if is_decoder:
-        problem = "is a decoder, whose tokens see none after them"
-        raise InputError(f"{weights} {problem}; give an encoder such as a BERT")
+        problem = "is a decoder with causal attention"
+        raise InputError(f"{weights} {problem}; use an encoder such as BERT")
     is_same = torch.allclose(hidden[token_mask], full_hidden[token_mask], atol=1e-6)
     return hidden.shape[-1], is_same

@@ -30,7 +30,7 @@ def get_table(name: str) -> Table:
     """Return a table by name."""
     table_name, _, cell = name.partition("/")
     if cell and table_name in TABLES:
-        raise InputError(f"'{name}' is a cell of a table: l2i compare {table_name} --cells {cell}")
+        raise InputError(f"'{name}' is a cell; use 'l2i compare {table_name} --cells {cell}'")
     loaded: Table = load_registered("table", TABLES, name)
     return loaded
 
@@ -53,7 +53,7 @@ def find_cell_table(name: str) -> Table:
     if name in TABLES:
         example = get_table(name).default_cells[-1]
         raise InputError(
-            f"'{name}' is a table: train one of its cells, such as {example}, "
-            f"or 'l2i compare {name}'"
+            f"'{name}' is a table; train one of its cells, such as {example}, "
+            f"or use 'l2i compare {name}'"
         )
     raise make_unknown_error("recipe", name, list_recipes())

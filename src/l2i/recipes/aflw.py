@@ -10,14 +10,14 @@ METHOD_SETTINGS: dict[str, Settings] = {
 SOURCES = {
     "data.weak.shift": "released code: up to 4 pixels, reflected at the edges",
     **dict.fromkeys(("batch.labeled", "batch.unlabeled", "batch.holdout"), "released code"),
-    "model.name": "TCDCN, in the sizes of the released code",
-    "optim.ema_decay": "released code; it is what is evaluated",
-    "l2i.paper.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L; for K > 1 ours",
-    "l2i.paper.eta_schedule": "released code: the rate as it is at the step",
-    "l2i.hypergradient": "the closed form for the distance in use; "
-    "the paper's eq. to the letter: bilevel.last_layer_paper",
-    "report": "early stopping on the validation set, as the paper says; "
-    "the released code also prints the mean of 20",
+    "model.name": "TCDCN, with the layer sizes of the released code",
+    "optim.ema_decay": "released code; the averaged model is evaluated",
+    "l2i.paper.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L; ours for K > 1",
+    "l2i.paper.eta_schedule": "released code: the current learning rate",
+    "l2i.hypergradient": "closed form for the distance in use; "
+    "the paper's equation, verbatim, is bilevel.last_layer_paper",
+    "report": "early stopping on the validation set, as in the paper; "
+    "the released code also prints the mean of 20 evaluations",
 }
 
 

@@ -13,7 +13,7 @@ UNLABELED_RATIO = 7  # times the labelled batch, for FixMatch and UDA
 
 
 class CifarSpec(NamedTuple):
-    """One of the two data sets."""
+    """One of the two datasets."""
 
     name: str
     num_classes: int
@@ -34,7 +34,7 @@ METHOD_SETTINGS: dict[str, Settings] = {
     "pi-model": {"weight": 10.0, "rampup": 0.4},
     "pseudo-label": {"weight": 1.0, "rampup": 0.4, "threshold": 0.95, "student_view": "weak"},
     "mixup": {"weight": 1.0, "alpha": 0.5},
-    # MixMatch's ε = 6 is for inputs in [−1, 1], of half the spread of ours
+    # MixMatch's ε = 6 is for inputs in [−1, 1], with half our standard deviation
     "vat": {"weight": 0.3, "rampup": 0.4, "epsilon": 12.0, "entropy": 0.06},
     "mean-teacher": {"weight": 50.0, "rampup": 0.4},
     "mixmatch": {
@@ -52,19 +52,19 @@ SOURCES = {
     "data.weak.shift": "MixMatch: 4 pixels, reflected at the edges",
     "data.weak.flip": "MixMatch",
     "data.strong.randaugment": "FixMatch's code: 2 operations, each with probability 1/2",
-    "data.strong.cutout": "FixMatch's code: half of the side",
+    "data.strong.cutout": "FixMatch's code: half the side",
     "batch.unlabeled": "as many as labelled; FixMatch and UDA: 7 times as many",
-    "method.weight": "MixMatch's code for its baselines and MixMatch; FixMatch 1",
+    "method.weight": "MixMatch's code for its baselines and MixMatch; 1 for FixMatch",
     "method.rampup": "MixMatch: linear over the first part of the run, 40 % here",
-    "method.epsilon": "MixMatch's code: 6 for inputs of half our spread",
-    "method.entropy": "MixMatch's code, not ramped up",
+    "method.epsilon": "MixMatch's code: 6 for inputs with half our standard deviation",
+    "method.entropy": "MixMatch's code, without ramp-up",
     "method.alpha": "MixMatch's code: 0.5 for MixUp; its paper: 0.75 for MixMatch",
-    "method.one_forward": "FixMatch's code, for UDA too: one forward for all; "
-    "MixMatch's interleaves its batches",
-    "method.annealing": "UDA's paper, as its threshold 0.8 and temperature 0.4 are",
-    "optim.nesterov": "the paper names none here; FixMatch's code has it",
-    "l2i.hypergradient": "the closed form for the distance in use; "
-    "the paper's eq. to the letter: bilevel.last_layer_paper",
+    "method.one_forward": "FixMatch's code: one forward for all, also for UDA; "
+    "MixMatch's code interleaves its batches",
+    "method.annealing": "UDA's paper, like its threshold 0.8 and temperature 0.4",
+    "optim.nesterov": "not specified in the paper; used in FixMatch's code",
+    "l2i.hypergradient": "closed form for the distance in use; "
+    "the paper's equation, verbatim, is bilevel.last_layer_paper",
     "optim.weight_decay_mode": "MixMatch's code: θ ← (1 − wd)θ with Adam; FixMatch's: L2 with SGD",
     "l2i.paper.eta": "the paper gives none; released code: 50·lr (O) and 100·lr (L) "
     "on sums over batch and classes",
@@ -82,37 +82,38 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "": Budget({"steps": 2**20, "eval_every": 1024, "save_every": 1024}, UNLABELED_RATIO, {}),
-    "fast": Budget(  # FixMatch in ten minutes of one H200
+    "fast": Budget(  # FixMatch in ten minutes on one H200
         {"steps": 66_560, "eval_every": 2048, "save_every": 4096},
         UNLABELED_RATIO,
         {
-            "steps": "ours: ten minutes of one H200; the paper has 1,048,576",
-            "optim.name": "FixMatch's code; the paper has Adam here",
-            "optim.lr": "ours: twice FixMatch's, for a sixteenth of its steps; benchmarks/",
+            "steps": "ours: ten minutes on one H200; 1,048,576 in the paper",
+            "optim.name": "FixMatch's code; the paper uses Adam here",
+            "optim.lr": "ours: twice FixMatch's, for 1/16 of its steps; benchmarks/",
             **dict.fromkeys(("eval_every", "optim.schedule", "optim.warmup"), "ours"),
             **dict.fromkeys(("optim.weight_decay", "optim.weight_decay_mode"), "FixMatch's code"),
             "optim.nesterov": "FixMatch's code",
             **dict.fromkeys(("l2i.outer_batch_size", "l2i.every"), "ours, for speed"),
         },
     ),
-    "short": Budget(  # any method within half an hour of one H200: a 128th of the paper's steps
+    "short": Budget(  # any method within half an hour on one H200: 1/128 of the paper's steps
         {"steps": 8192, "eval_every": 1024, "save_every": 1024, "probe_samples": 1000},
         2,
         {
-            "steps": "ours: a 128th of the paper's 1,048,576",
+            "steps": "ours: 1/128 of the paper's 1,048,576",
             "probe_samples": "ours",
             "optim.name": "the paper's; FixMatch's code for FixMatch, "
-            "where the paper has Adam for CIFAR-10",
-            "optim.lr": "the paper's; for FixMatch ours, twice its own",
-            "optim.schedule": "the paper's; for FixMatch ours",
-            "optim.warmup": "ours, for FixMatch",
+            "where the paper uses Adam for CIFAR-10",
+            "optim.lr": "the paper's; for FixMatch twice its own (ours)",
+            "optim.schedule": "the paper's; ours for FixMatch",
+            "optim.warmup": "ours, for FixMatch only",
             "optim.weight_decay": "the paper's; FixMatch's code for FixMatch on CIFAR-10",
-            "optim.ema_bn": "ours: at a high rate the model's do not fit its average; benchmarks/",
-            "batch.unlabeled": "as many as labelled; FixMatch twice as many, for speed: "
-            "its paper has 7 times as many",
+            "optim.ema_bn": "ours: at a high learning rate, the model's statistics do not fit "
+            "the averaged weights; benchmarks/",
+            "batch.unlabeled": "as many as labelled; for FixMatch twice as many, for speed "
+            "(7 times as many in its paper)",
             "l2i.outer_batch_size": "ours, for speed",
             "l2i.paper.eta": "released code: 50·lr on sums over batch and classes, "
-            "lr being the paper's, also for FixMatch",
+            "with the paper's lr, also for FixMatch",
         },
     ),
 }

@@ -15,17 +15,17 @@ METHOD_SETTINGS: dict[str, Settings] = {
 }
 SOURCES = {
     "steps": "120 epochs of the unlabelled images, or of the labelled ones for SL: "
-    "the paper does not say whose",
+    "the paper does not say which",
     "data.num_validation": "the paper sets none aside here",
-    "data.weak.crop": "Rebuffi et al.: windows of 64 of the 72 pixels",
+    "data.weak.crop": "Rebuffi et al.: crops of 64 from 72 pixels",
     "data.strong.randaugment": "FixMatch's code: 2 operations, each with probability 1/2",
-    "data.strong.cutout": "FixMatch's code for CIFAR: half of the side",
+    "data.strong.cutout": "FixMatch's code for CIFAR: half the side",
     "batch.holdout": "as many as labelled, as in the paper's other experiments",
     "method.rampup": "as for CIFAR",
     **dict.fromkeys(("method.temperature", "method.alpha"), "MixMatch's, as for CIFAR"),
     "method.threshold": "FixMatch's, as for CIFAR",
     "method.one_forward": "FixMatch's code",
-    "optim.ema_decay": "as for CIFAR; it is what is evaluated",
+    "optim.ema_decay": "as for CIFAR; the averaged model is evaluated",
     "l2i.paper.eta": "the paper gives none; the released code's rule for CIFAR: "
     "50·lr on a sum over batch and classes",
 }

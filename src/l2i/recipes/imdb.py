@@ -13,19 +13,18 @@ METHOD_SETTINGS: dict[str, Settings] = {
 }
 SOURCES = {
     "data.num_validation": "UDA's code sets none aside",
-    "data.text.keep_side": "UDA's code: of a long review, the end",
-    "data.words.paraphrase": "UDA: a back-translation, where there is one",
-    "data.words.replace": "UDA's paper: where there is none, TF-IDF replacement",
-    "model.dropout": "UDA's code, before the head as within BERT",
-    "method.weight": "UDA's code; mean teacher's is ours",
-    "method.threshold": "UDA's code for BERT base has no mask; FixMatch's is that for images",
+    "data.text.keep_side": "UDA's code keeps the end of long reviews",
+    "data.words.paraphrase": "UDA: use a back-translation if there is one",
+    "data.words.replace": "UDA's paper: TF-IDF replacement otherwise",
+    "model.dropout": "UDA's code: before the head, as within BERT",
+    "method.weight": "UDA's code; ours for mean teacher",
+    "method.threshold": "UDA's code for BERT base uses no mask; FixMatch uses its value for images",
     "method.temperature": "UDA's code for BERT base does not sharpen; 0.85 for BERT large",
     "method.annealing": "UDA's code",
     "optim.schedule": "BERT's code: linear to 0, after the warm-up",
     "optim.max_grad_norm": "BERT's code",
-    "optim.weight_decay": "the paper names Adam; "
-    "BERT's code takes 0.01 times the rate off the weights besides",
-    "optim.ema_decay": "UDA evaluates the model as it is",
+    "optim.weight_decay": "the paper names Adam; BERT's code also decays the weights by 0.01·lr",
+    "optim.ema_decay": "UDA evaluates the model itself, without averaging",
     "l2i.paper.eta": "the paper gives none; released code for CIFAR: "
     "50·lr on a sum over batch and classes",
 }

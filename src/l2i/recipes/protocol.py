@@ -44,22 +44,22 @@ def format_protocol(run: Run, table: Table, name: str) -> str:
     recipe_fields, run_fields = dict(flatten_fields(table.get_run(name))), dict(flatten_fields(run))
     texts = {path: format_value(value) for path, value in resolve_protocol(run).items()}
     path_width, value_width = max(map(len, texts)), max(map(len, texts.values()))
-    lines = [f"{run.name}  (# where the paper leaves a value open: whose it is)"]
+    lines = [f"{run.name}  (#: source of a value that the paper does not specify)"]
     for path in sorted(texts, key=lambda path: ("." in path or path == "method", path)):
         source = table.get_setting_source(name, path)
         if path in recipe_fields and run_fields.get(path) != recipe_fields[path]:
-            source = f"given; the recipe has {format_value(recipe_fields[path])}"
+            source = f"set by you; the recipe has {format_value(recipe_fields[path])}"
         comment = f"  # {source}" if source else ""
         lines.append(f"  {path:<{path_width}}  {texts[path]:<{value_width}}{comment}".rstrip())
     paper_result = table.get_paper_result(name)
     if paper_result is not None:
         paper_steps, details = table.get_run(table.find_paper_cell(name)).steps, []
         if run.steps != paper_steps:
-            details.append(f"after {paper_steps:,} steps, here {run.steps:,}")
+            details.append(f"after {paper_steps:,} steps, not {run.steps:,}")
         if table.cells[name].budget:
-            details.append("on a schedule of our own")
+            details.append("on the paper's schedule, not ours")
         if run.l2i.update == "normalized":
-            details.append("by the paper's own rule, here the library's")
+            details.append("with the paper's update rule, not 'normalized'")
         notes = filter(None, [paper_result.location, *details, paper_result.note])
         lines.append(f"  the paper's result: {paper_result} ({'; '.join(notes)})")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from torch import Tensor
 from l2i.bilevel.functional import Params
 from l2i.errors import DiskFull, InputError, NonFiniteCost
 from l2i.files.output import write_atomic
-from l2i.training.metrics import check_finite
+from l2i.training.metrics import NON_FINITE_ADVICE, check_finite
 
 DEFAULT_KEEP = 2
 RETRY_ADVICE = "free some space, or choose a different --out"
@@ -53,10 +53,10 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_FULL_ERRNOS:
             raise
-        resumable = "the last checkpoint is whole: free some space, and the same command resumes"
+        resumable = "the last checkpoint is intact: free some space, then the same command resumes"
         has_checkpoint = bool(list_checkpoints(folder / "checkpoints"))
         advice = f"{resumable} from there" if has_checkpoint else RETRY_ADVICE
-        problem = f"no room is left for {error.filename or folder} ({error.strerror})"
+        problem = f"the disk is full: cannot write {error.filename or folder} ({error.strerror})"
         raise DiskFull(f"{problem}; {advice}") from None
 
 
@@ -129,7 +129,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
         if error.errno in (errno.ENOENT, errno.EIO):  # removed, or on a bad sector
             return None
         problem = f"{path} cannot be read ({error.strerror})"
-        raise InputError(f"{problem}; see to it, and try again") from None
+        raise InputError(f"{problem}; fix that, and try again") from None
     except DAMAGED_ERRORS as error:
         if "memory" in str(error):
             raise
@@ -160,11 +160,11 @@ def load_latest_checkpoint(
         if on_damaged is not None:
             for bad in damaged:
                 step = loaded[1]["step"]
-                on_damaged(f"{bad} is damaged; resuming from the one before it, of step {step:,}")
+                on_damaged(f"{bad} is damaged; resuming from the previous one, at step {step:,}")
                 bad.replace(bad.with_suffix(".damaged"))  # no longer counted
         return loaded
     fix = "train with a different --out, or remove the run folder to start again"
-    raise InputError(f"no whole checkpoint is left in {folder}; {fix}")
+    raise InputError(f"no intact checkpoint is left in {folder}; {fix}")
 
 
 def serialize(tensors: Params, meta: dict[str, Any]) -> bytes:
@@ -232,8 +232,8 @@ def _check_state_finite(step: int, copies: Params) -> None:
         check_finite(copies["meter.first_bad"])
     for name, tensor in copies.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            problem = f"{name} is not finite at step {step}"
-            raise NonFiniteCost(f"{problem}; the last good checkpoint is kept")
+            problem = f"{name} is NaN or infinite at step {step}"
+            raise NonFiniteCost(f"{problem}; {NON_FINITE_ADVICE}")
 
 
 def _copy_to_host(tensors: Params) -> Params:

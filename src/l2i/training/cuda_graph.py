@@ -176,9 +176,9 @@ class StepGraph:
         generator.graphsafe_set_state(generator.clone_state())  # else it stays in capture mode
         self.close()
         if self.required:
-            problem = f"engine='graph': this step cannot be recorded ({reason})"
+            problem = f"engine='graph': this step cannot be captured ({reason})"
             raise InputError(f"{problem}; use engine='eager'") from error
-        note = "continuing without a CUDA graph, which this step does not allow"
+        note = "continuing without a CUDA graph, since this step cannot be captured"
         print(f"l2i: {note} ({reason})", file=sys.stderr)
         self.capture_failed = True
 

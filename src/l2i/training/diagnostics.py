@@ -23,7 +23,7 @@ ERROR_COLUMNS = (
     "pseudo_label_error_below_threshold",
 )
 PROBE_COLUMNS = ("c_h_before", "c_h_after", "test_cost_before", "test_cost_after")
-PROBE_SEED = 0  # every probe looks at the same samples
+PROBE_SEED = 0  # every probe uses the same samples
 
 T = TypeVar("T")
 

@@ -64,7 +64,7 @@ def describe_metric(steps: int, final: ReportRule, part: str, *, averaged: bool)
         return f"{model}, at the evaluation with the best validation metric (early stopping)"
     if steps < MIN_STEPS_FOR_AVERAGE:
         return f"{model}, at the last step"
-    return f"{final} of the last 20 evaluations of {model}, in the last 2 % of the steps"
+    return f"{final} of {model} over the last 20 evaluations (the last 2 % of the steps)"
 
 
 def measure_diversity(task: Task, outputs: Tensor, y: Tensor) -> float:

@@ -19,10 +19,10 @@ WINDOW_FRACTION = 0.1  # of the run to average over: the last evaluations are fe
 MIN_OTHER_FRACTION = 0.001  # of predictions outside the top class; below it they are constant
 MIN_OUTPUT_SPREAD = 0.01  # the same for regression: std of the outputs / std of the targets
 MIN_OTHER_SAMPLES = 5  # samples outside the top class that the check needs
-MIN_PASSING_FRACTION = 0.001  # of the imputed labels; below it the mask passes nothing
+MIN_PASSING_FRACTION = 0.001  # of the imputed labels; below it the mask is empty
 MIN_OPEN_FRACTION = 0.1  # of the imputed labels, from which a single class is suspicious
 MAX_COST_RATIO = 3.0  # C^H(θ*) / chance level, above which the look-ahead dominates
-CONSTANT_OUTPUT_ADVICE = "lower optim.lr or method.weight, train longer, or look at the labels"
+CONSTANT_OUTPUT_ADVICE = "lower optim.lr or method.weight, train longer, or check the labels"
 
 MetricRows = Sequence[MetricRow]
 
@@ -50,13 +50,15 @@ def _check_constant_outputs(rows: MetricRows, splits: Splits) -> str | None:
     if splits.classes is None:
         if len(y) < MIN_OTHER_SAMPLES or diversity > MIN_OUTPUT_SPREAD:
             return None
-        spread = f"spread {_format_percent(diversity)} as far as the targets"
-        return f"outputs for {len(y):,} {name} samples {spread}; {CONSTANT_OUTPUT_ADVICE}"
+        ratio = f"{_format_percent(diversity)} of that of the targets"
+        problem = f"the standard deviation of outputs on {len(y):,} {name} samples is {ratio}"
+        return f"{problem}; {CONSTANT_OUTPUT_ADVICE}"
     others = len(y) - int(y.bincount().max())
     if others < MIN_OTHER_SAMPLES or diversity > MIN_OTHER_FRACTION:
         return None
-    given = f"{_format_percent(1 - diversity)} of the {len(y):,} {name} samples are given one class"
-    return f"{given}, and at least {others:,} are of others; {CONSTANT_OUTPUT_ADVICE}"
+    predicted = f"the model predicts one class for {_format_percent(1 - diversity)}"
+    truth = f"at least {others:,} of which belong to others"
+    return f"{predicted} of the {len(y):,} {name} samples, {truth}; {CONSTANT_OUTPUT_ADVICE}"
 
 
 def _check_mask_collapse(rows: MetricRows, splits: Splits, steps: int) -> str | None:
@@ -69,16 +71,16 @@ def _check_mask_collapse(rows: MetricRows, splits: Splits, steps: int) -> str | 
     # each row has its own top class: one that changes counts as a single class
     top_fraction = compute_step_weighted_mean(passing, "mask_top_class") or 0.0
     if mask_rate < MIN_PASSING_FRACTION:
-        problem = f"the mask lets {_format_percent(mask_rate)} of the imputed labels through"
+        problem = f"the confidence mask passes {_format_percent(mask_rate)} of the imputed labels"
         fix = "lower method.threshold, train longer, or label more samples"
-        return f"{problem}, so the unlabelled samples do nothing; {fix}"
+        return f"{problem}, so the unlabelled samples have no effect; {fix}"
     is_single_class = mask_rate >= MIN_OPEN_FRACTION and top_fraction >= 1 - MIN_OTHER_FRACTION
     if not is_single_class or len(splits.labeled.y.unique()) < 2:
         return None
-    problem = f"{_format_percent(top_fraction)} of the imputed labels that count are of one class"
+    problem = f"{_format_percent(top_fraction)} of the labels that pass the mask are of one class"
     label_more = "label more samples of the other classes"
     fix = f"lower optim.lr or method.weight, raise method.threshold, or {label_more}"
-    return f"{problem}, and the labelled samples have others; {fix}"
+    return f"{problem}, although the labelled samples have others; {fix}"
 
 
 def _check_overshooting(rows: MetricRows, steps: int, chance_loss: float | None) -> str | None:
@@ -86,9 +88,10 @@ def _check_overshooting(rows: MetricRows, steps: int, chance_loss: float | None)
     cost = compute_step_weighted_mean(_select_recent(rows, steps, "c_h"), "c_h")
     if chance_loss is None or cost is None or cost <= MAX_COST_RATIO * chance_loss:
         return None
-    costs = f"hold-out samples cost {cost:.3g}, where guessing costs {chance_loss:.3g}"
-    fix = "lower l2i.paper.eta, or take the default rule, which does not look ahead"
-    return f"after the look-ahead {costs}, so the outer step only undoes it; {fix}"
+    costs = f"{cost:.3g} (chance level {chance_loss:.3g})"
+    problem = "η is too large, and the outer step only undoes the look-ahead"
+    fix = "lower l2i.paper.eta, or leave it out and use l2i.update='normalized'"
+    return f"hold-out cost after the look-ahead is {costs}: {problem}; {fix}"
 
 
 def _select_recent(rows: MetricRows, steps: int, column: str) -> list[tuple[int, MetricRow]]:

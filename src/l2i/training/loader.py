@@ -155,27 +155,27 @@ def _check_views(run: Run, splits: Splits) -> None:
     augments = (data.weak, data.strong)
     adds_inputs = method.mix_alpha is not None or method.needs_input_noise
     if method.views and not len(splits.unlabeled.x):
-        problem = f"no unlabelled samples are left, and {method.name} learns from them"
+        problem = f"{method.name} needs unlabelled samples, but none are left"
         fix = "lower data.num_labeled or data.num_validation, or train the 'supervised' method"
         raise InputError(f"{problem}; {fix}")
     if method.views and method.student_view not in method.views:
-        fix = "leave method.student_view as it is"
+        fix = f"use one of {', '.join(dict.fromkeys(method.views))}"
         raise InputError(f"{method.name} has no view '{method.student_view}'; {fix}")
     if is_text and augments != (Augment(), Augment()):
-        raise InputError("texts are augmented by data.words; leave data.weak and data.strong out")
+        raise InputError("texts are augmented by data.words; leave out data.weak and data.strong")
     if not is_text and data.words != TokenAugment():
-        fix = "leave it out, or give an encoder ('l2i fit': --encoder)"
-        raise InputError(f"data.words is for texts that an encoder reads; {fix}")
+        fix = "leave it out, or use an encoder ('l2i fit': --encoder)"
+        raise InputError(f"data.words applies to texts with an encoder only; {fix}")
     if is_text and adds_inputs:
-        problem = f"{method.name} adds up inputs, and words cannot be added up"
+        problem = f"{method.name} adds inputs, which is not possible for token ids"
         raise InputError(f"{problem}; use uda, fixmatch or mean-teacher")
     if splits.has_landmarks and any(a.crop or a.flip or a.randaugment for a in augments):
         fix = "use shift in data.weak and data.strong"
-        raise InputError(f"crop, flip and randaugment are not for landmarks; {fix}")
+        raise InputError(f"crop, flip and randaugment do not support landmarks; {fix}")
     if splits.normalization is None and any(a.randaugment for a in augments):
         images = "the images as uint8 with normalization=Normalize.from_images(images)"
-        fix = f"leave it out of data.weak and data.strong, or give {images}"
-        raise InputError(f"randaugment is for 8-bit images; {fix}")
+        fix = f"remove it from data.weak and data.strong, or pass {images}"
+        raise InputError(f"randaugment needs 8-bit images; {fix}")
 
 
 def sample_indices(

@@ -108,9 +108,9 @@ def read_metric_rows(folder: str | Path) -> list[MetricRow]:
     try:
         rows = parse_metrics(path.read_bytes()) if path.exists() else []
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(f"{path} is damaged; restore it, or give another run") from None
+        raise InputError(f"{path} is damaged; restore it, or choose a different run") from None
     if not rows:
-        fix = "let it train longer, or give another run"
+        fix = "train it longer, or choose a different run"
         raise InputError(f"{folder} has no evaluations yet; {fix}")
     return rows
 
@@ -121,7 +121,7 @@ def check_same_split(folder: str | Path, other: str | Path) -> None:
     differing = [name for name in SPLIT_FIELDS if others[name] != fields[name]]
     if differing:
         listed = "; ".join(f"{n} is {others[n]} there and {fields[n]} here" for n in differing)
-        raise InputError(f"{other} is of other data or another split ({listed}); give another run")
+        raise InputError(f"{other} uses a different split ({listed}); choose a different run")
 
 
 def load_model(

@@ -92,7 +92,7 @@ def _read_rows(path: Path, size: int) -> list[MetricRow]:
     """Read the rows in the first `size` bytes of metrics.jsonl."""
     fix = "restore it, or choose a different --out"
     if size > (path.stat().st_size if path.exists() else 0):
-        raise InputError(f"{path} is shorter than the checkpoint says; {fix}")
+        raise InputError(f"{path} is shorter than it was at the checkpoint; {fix}")
     try:
         return parse_metrics(path.read_bytes()[:size] if size else b"")
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -135,8 +135,8 @@ def format_duration(seconds: float) -> str:
 def _format_step_rate(rate: float) -> str:
     """Format a rate in steps per second, or a slow one in seconds per step."""
     if rate < 1:
-        return f"{1 / rate:.1f} s a step"
-    return f"{rate:.{0 if rate >= 10 else 1}f}/s"
+        return f"{1 / rate:.1f} s/step"
+    return f"{rate:.{0 if rate >= 10 else 1}f} steps/s"
 
 
 class Stopwatch:
@@ -249,8 +249,8 @@ class ProgressBar:
             if (duration := steps / rate) > LONG_RUN_SECONDS:
                 self.print_line(
                     f"{self.label}: {steps:,} steps will take about {format_duration(duration)} "
-                    f"on this machine, at {_format_step_rate(rate)}, and evaluations come on top; "
-                    "--steps N takes fewer, with schedules scaled"
+                    f"on this machine, at {_format_step_rate(rate)}, plus evaluations; "
+                    "use --steps N for fewer steps, with scaled schedules"
                 )
 
     def begin_evaluation(self, samples: int) -> None:

@@ -30,7 +30,7 @@ from l2i.training.logger import (
     RunLogger,
     Stopwatch,
 )
-from l2i.training.metrics import MetricRow
+from l2i.training.metrics import NON_FINITE_ADVICE, MetricRow
 from l2i.training.optimizer import compute_lr_factor
 from l2i.training.run_dir import Result
 from l2i.training.trainer import Trainer
@@ -152,7 +152,7 @@ class TrainingLoop:
             return None
         tensors, meta = checkpoint.load_latest_checkpoint(checkpoints, self.resume_notes.append)
         if REQUIRED_METADATA - meta.keys():
-            problem = f"the newest checkpoint in {checkpoints} is of no run"
+            problem = f"the newest checkpoint in {checkpoints} is not one of a training run"
             raise InputError(f"{problem}; train with a different --out")
         run_dir.check_config(checkpoints, to_json(from_json(meta["config"])), self.run)
         splits, custom_splits = self.trainer.splits, self.trainer.custom_splits
@@ -182,11 +182,11 @@ class TrainingLoop:
         yield f"{title}: {trainer.describe_splits()}"
         if trainer.device.type == "cuda":
             count = self.concurrent_runs
-            concurrency = f", {count} runs side by side" if count > 1 else ""
+            concurrency = f", {count} runs in parallel" if count > 1 else ""
             hardware = run_dir.describe_hardware(trainer.device)
             yield f"{hardware}: {trainer.precision}, {trainer.engine}{concurrency}"
         if self.group.size > 1:
-            yield f"{self.group.size} processes, each with its part of every mini-batch"
+            yield f"{self.group.size} processes, each with a share of every mini-batch"
         yield from self.resume_notes
         for sentence in self.leak_warnings:
             yield f"warning: {sentence}"
@@ -238,8 +238,8 @@ class TrainingLoop:
         }
         for name, value in row.items():
             if value is not None and not math.isfinite(value):
-                problem = f"{name} is not finite at step {step}"
-                raise NonFiniteCost(f"{problem}; the last good checkpoint is kept")
+                problem = f"{name} is NaN or infinite at step {step}"
+                raise NonFiniteCost(f"{problem}; {NON_FINITE_ADVICE}")
         # not at evaluations that are for the final metric alone
         if run.probe_samples and (step % run.eval_every == 0 or step == run.steps):
             row |= self.probe(step)
@@ -271,7 +271,7 @@ class TrainingLoop:
         warnings = self._check_health()
         for kind, sentence in warnings.items():
             if kind not in self.active_warnings:
-                self.bar.print_line(f"warning, at step {step}: {sentence}")
+                self.bar.print_line(f"warning at step {step}: {sentence}")
         self.active_warnings = warnings
 
     def _check_health(self) -> dict[str, str]:

@@ -19,6 +19,10 @@ METRIC_NAMES = ("c_t", "c_u", "gradient", "parameters", "c_h", "grad_ratio", "gr
 # causes before their effects, to name the culprit of the first step that is not finite
 BLAME_ORDER = ("c_t", "c_u", "c_h", "gradient", "grad_ratio", "grad_ratio_raw", "parameters")
 OUTER_LABELS = dict.fromkeys(("grad_ratio", "grad_ratio_raw"), "the outer gradient")
+NON_FINITE_ADVICE = (
+    "the last good checkpoint is kept; train again with a different --out and a lower optim.lr "
+    "or l2i.paper.eta, or check the data for bad values"
+)
 METRIC_LABELS = {"parameters": "the norm of the parameters", **OUTER_LABELS}
 
 
@@ -104,9 +108,8 @@ def check_finite(first_bad: Tensor) -> None:
         step, index = min(bad)
         name = BLAME_ORDER[index]
         raise NonFiniteCost(
-            f"{METRIC_LABELS.get(name, name)} is not finite from step {step + 1} on; "
-            "the last good checkpoint is kept; start again, with a different --out, with a lower "
-            "optim.lr or l2i.paper.eta, or look for bad values in the data"
+            f"{METRIC_LABELS.get(name, name)} is NaN or infinite from step {step + 1} on; "
+            f"{NON_FINITE_ADVICE}"
         )
 
 

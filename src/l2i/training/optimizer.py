@@ -44,8 +44,8 @@ class FlatParameters:
         name = next(iter(params))
         offset = self.layout[name][-1] * self.values.element_size()
         if params[name].data_ptr() != self.values.data_ptr() + offset:
-            problem = "the model was moved or given to another trainer"
-            raise InputError(f"{problem}; make a new trainer with it")
+            problem = "the model was moved, or passed to another trainer"
+            raise InputError(f"{problem}; create a new trainer with it")
 
     def split(self, flat: Tensor) -> Params:
         """Return the named views of a buffer."""
@@ -93,7 +93,7 @@ def compute_layerwise_lr_scales(names: Iterable[str], decay: float) -> dict[str,
         top = 0 if "embed" in name else None
         depths[name] = int(layer_match[1]) + 1 if layer_match else top
     if decay != 1 and not any(depths.values()):
-        problem = "is for an encoder with numbered layers, which this model has not"
+        problem = "needs an encoder with numbered layers"
         raise InputError(f"optim.layer_decay {problem}; leave it out")
     num_layers = max((depth for depth in depths.values() if depth is not None), default=0) + 1
     return {name: 1.0 if d is None else decay ** (num_layers - d) for name, d in depths.items()}

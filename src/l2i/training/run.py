@@ -136,15 +136,16 @@ def _check_settings_agree(run: Run, group: ProcessGroup) -> None:
     mismatches = run_dir.find_differences(to_json(main_run), to_json(run))
     if mismatches:
         listed = "; ".join(mismatches[:4])
-        raise InputError(f"process {group.rank} has other settings than process 0 ({listed})")
+        problem = f"process {group.rank} has different settings from process 0 ({listed})"
+        raise InputError(f"{problem}; start all processes with the same command")
 
 
 def _check_data_agree(trainer: Trainer) -> None:
     """Check that all processes, which read their own machine's files, have the same samples."""
     fingerprint = trainer.splits.fingerprint()
     if trainer.group.broadcast_bytes(fingerprint.encode()) != fingerprint.encode():
-        problem = f"process {trainer.group.rank} reads other data than process 0"
-        raise InputError(f"{problem}; give all machines the same --data.root")
+        problem = f"process {trainer.group.rank} has different data from process 0"
+        raise InputError(f"{problem}; use the same files in --data.root on all machines")
 
 
 def train_many(runs: Sequence[Run], *, concurrent_runs: int = 0) -> Iterator[Result]:
@@ -182,7 +183,7 @@ def _uses_dropout(run: Run) -> bool:
 
 
 def _train_in_parallel(runs: Sequence[Run]) -> list[Result]:
-    """Train runs side by side; the first unfinished one shows its progress."""
+    """Train runs in parallel; the first unfinished one shows its progress."""
     label = f"{runs[0].name} seeds {', '.join(str(run.seed) for run in runs)}"
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest())

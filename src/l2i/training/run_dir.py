@@ -90,16 +90,16 @@ def read_run(folder: Path) -> Run:
     path = folder / "config.json"
     if (folder / FIT_FILE).is_file():
         hint = f"use 'l2i report {folder}'"
-        raise InputError(f"{folder} is the folder of a fit, not of a run; {hint}")
+        raise InputError(f"{folder} is a fit, not a run; {hint}")
     if not path.is_file():
-        raise InputError(f"{folder} is not a run folder (it has no config.json); give another")
+        raise InputError(f"{folder} is not a run folder (it has no config.json); check the path")
     check_tree(folder)
     try:
         return from_json(dict(**json.loads(path.read_text(encoding="utf-8"))))
     except InputError:
         raise
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        raise InputError(f"{path} is damaged; restore it, or give another folder") from None
+        raise InputError(f"{path} is damaged; restore it, or choose a different folder") from None
 
 
 def read_result(folder: Path) -> Result | None:
@@ -113,7 +113,7 @@ def read_result(folder: Path) -> Result | None:
             raise ValueError("not a finite metric")
         return result
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
-        fix = "remove it, and the same command writes it anew"
+        fix = "remove it, and run the same command to write it again"
         raise InputError(f"{path} is damaged; {fix}") from None
 
 
@@ -157,7 +157,7 @@ def _translate_folder_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = f"{folder} cannot be a run folder ({error.strerror})"
+        problem = f"cannot use {folder} as a run folder ({error.strerror})"
         raise InputError(f"{problem}; choose a different --out") from None
 
 
@@ -175,7 +175,7 @@ def check_config(folder: Path, stored: dict[str, Any], run: Run) -> None:
     """Check that the configuration stored in the folder is this run's."""
     mismatches = find_differences(stored, to_json(run))
     if mismatches:
-        problem = f"{folder} holds a run of another configuration ({'; '.join(mismatches[:4])})"
+        problem = f"{folder} contains a run with other settings ({'; '.join(mismatches[:4])})"
         raise InputError(f"{problem}; choose a different --out, or remove the folder")
 
 
@@ -186,8 +186,8 @@ def check_fingerprint(
     check_data_available(folder, meta, custom_splits=custom_splits)
     if meta.get("data", splits.fingerprint()) != splits.fingerprint():
         raise InputError(
-            f"{folder} was trained on other data than is there now; give the --data.root that it "
-            "was trained with, undo the change there, or train again with a different --out"
+            f"the data has changed since {folder} was trained; use the --data.root that it was "
+            "trained with, restore the data, or train again with a different --out"
         )
 
 
@@ -198,8 +198,8 @@ def check_data_available(folder: Path, meta: dict[str, Any], *, custom_splits: b
     fit = folder.parent
     if (fit / FIT_FILE).is_file():
         raise InputError(f"{folder} is part of the fit {fit}; use 'l2i report {fit}'")
-    fix = f"open it there: l2i.load_model('{folder}', splits=…)"
-    raise InputError(f"{folder} was trained on splits given in Python; {fix}")
+    fix = f"load it with l2i.load_model('{folder}', splits=…)"
+    raise InputError(f"{folder} was trained on splits passed from Python; {fix}")
 
 
 def claim_run_dir(folder: Path, run: Run) -> None:

@@ -30,9 +30,9 @@ from l2i.registry import load_registered
 from l2i.tasks import Classification, Regression, Task
 from l2i.training.logger import make_throttled_printer
 
-DATA_ROOT_ENV = "L2I_DATA"  # the environment variable with the folder of data sets
+DATA_ROOT_ENV = "L2I_DATA"  # the environment variable with the folder of datasets
 WRONG_NETWORK = (
-    "the checkpoint is of another network; give the model that it was trained with, "
+    "the checkpoint is of a different network; pass the model that it was trained with, "
     "or restore config.json"
 )
 SHAPE_ERROR = r"(?s)^(?!.*memory).*(shape|size|dimension)"  # in torch's words
@@ -49,7 +49,7 @@ def pick_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise InputError(f"device='{name}' is not supported; use cpu, cuda or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
-        problem = "asks for a GPU and this machine has none that torch can use"
+        problem = "needs a GPU, but torch finds none on this machine"
         raise InputError(f"device='{name}' {problem}; use cpu or auto")
     group = current_group()
     shares_machine = device.type == "cuda" and device.index is None and group.size > 1
@@ -73,15 +73,15 @@ def check_divisible(run: Run, group: ProcessGroup) -> None:
     sizes["l2i.outer_batch_size"] = run.l2i.outer_batch_size
     for name, size in sizes.items():
         if size % group.size:
-            fix = f"use a multiple of {group.size}, or another --nproc-per-node"
-            problem = f"{name}={size} cannot be shared evenly by {group.size} processes"
+            fix = f"use a multiple of {group.size}, or a different --nproc-per-node"
+            problem = f"{name}={size} is not divisible by the {group.size} processes"
             raise InputError(f"{problem}; {fix}")
 
 
 def check_validation(run: Run, splits: Splits) -> None:
     """Check that early stopping has validation samples."""
     if run.report == "best" and not len(splits.validation.x):
-        problem = "report='best' looks at validation samples and there are none"
+        problem = "report='best' needs validation samples, but there are none"
         raise InputError(f"{problem}; raise data.num_validation")
 
 
@@ -99,13 +99,13 @@ def with_data_root(run: Run) -> Run:
 
 
 def load_dataset(name: str, root: str | None) -> DataSet | TextSet:
-    """Load a data set by name, from `root` or the folder that the environment names."""
-    read: Callable[[str | None], DataSet | TextSet] = load_registered("data set", DATASETS, name)
+    """Load a dataset by name, from `root` or the folder that the environment names."""
+    read: Callable[[str | None], DataSet | TextSet] = load_registered("dataset", DATASETS, name)
     return read(os.environ.get(DATA_ROOT_ENV) if root is None else root)
 
 
 def load_splits(run: Run, on_progress: ProgressCallback | None = None) -> Splits:
-    """Load the data set of the run and split it by its seed.
+    """Load the dataset of the run and split it by its seed.
 
     `on_progress` is called while texts are tokenized; by default progress goes to stderr.
     """
@@ -138,7 +138,7 @@ def make_task(splits: Splits, method: Method) -> Task:
     if task.kind not in method.tasks:
         methods = {name: load_registered("method", METHODS, name) for name in METHODS}
         supported = ", ".join(name for name, other in methods.items() if task.kind in other.tasks)
-        raise InputError(f"{method.name} is not for {task.kind}; use one of {supported}")
+        raise InputError(f"{method.name} does not support {task.kind}; use one of {supported}")
     return task
 
 
@@ -149,7 +149,7 @@ def compute_input_shape(run: Run, splits: Splits) -> tuple[int, ...]:
         return shape[-1:]
     if run.data.strong.crop != side and "strong" in run.method.views:
         strong = f"data.strong.crop={run.data.strong.crop}"
-        raise InputError(f"data.weak.crop={side} and {strong} must be the same")
+        raise InputError(f"data.weak.crop={side} and {strong} differ; set both to the same size")
     return (shape[0], side, side) if side and len(shape) == 3 else shape
 
 
@@ -176,11 +176,11 @@ def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) ->
     A model in evaluation mode is put in training mode; single layers keep their own mode.
     """
     if any(is_lazy(p) for p in model.parameters()):
-        problem = "the model has lazy layers, whose sizes are not known yet"
-        raise InputError(f"{problem}; pass a batch through it first")
+        problem = "the model has lazy layers that are not initialised yet"
+        raise InputError(f"{problem}; run a forward pass first")
     if not any(p.requires_grad for p in model.parameters()):
         fix = "call model.requires_grad_() first"
-        raise InputError(f"no parameter of the model takes a gradient; {fix}")
+        raise InputError(f"no parameter of the model requires a gradient; {fix}")
     model = model if model.training else model.train()
     model = convert_sync_batchnorm(model, current_group()).to(device, dtype)
     if device.type == "cuda":
@@ -198,7 +198,7 @@ def translate_shape_errors() -> Iterator[None]:
     except (ValueError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not re.search(SHAPE_ERROR, str(error)):
             raise
-        raise InputError(f"the first step cannot be taken with these settings: {error}") from error
+        raise InputError(f"the first step fails with these settings: {error}") from error
 
 
 def probe_forward(net: Net, x: Tensor, num_outputs: int) -> tuple[bool, int]:
@@ -211,7 +211,7 @@ def probe_forward(net: Net, x: Tensor, num_outputs: int) -> tuple[bool, int]:
     held_bytes = _count_allocated(x.device) - allocated
     shape, expected = list(outputs.shape), [len(x), num_outputs]
     if shape != expected:
-        raise InputError(f"the model's output for a mini-batch is {shape}; it must be {expected}")
+        raise InputError(f"the model's output has shape {shape}; it must be {expected}")
     new_states = get_rng_states(x.device)
     uses_rng = any(not torch.equal(state, new_states[name]) for name, state in rng_states.items())
     return uses_rng, held_bytes
@@ -266,5 +266,5 @@ def translate_state_errors() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError):
-        problem = "the checkpoint does not hold the state of such a run"
+        problem = "the checkpoint does not match this run"
         raise InputError(f"{problem}; restore it, or train with a different --out") from None

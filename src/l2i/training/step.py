@@ -115,7 +115,7 @@ class ConcatForward:
     def __init__(self, net: Net, *batches: Tensor) -> None:
         if len({x.shape[1:] for x in batches}) > 1:
             shapes = ", ".join(str(list(x.shape[1:])) for x in batches)
-            problem = f"method.one_forward is for samples of one shape, not {shapes}"
+            problem = f"method.one_forward needs samples of one shape, not {shapes}"
             raise InputError(f"{problem}; leave it out")
         unique = list({id(x): x for x in batches}.values())  # views may be one and the same
         parts = net(torch.cat(unique)).split([len(x) for x in unique])
@@ -163,7 +163,7 @@ def compute_costs(
         streams.wait("impute")  # not before: the student's inputs are free of the labels
         c_u = student.cost(outputs, imputed)
     streams.hold(imputed)
-    with streams("impute"):  # while the student passes
+    with streams("impute"):  # during the student's forward
         mask_by_class = method.mask_by_class(task, imputed)
     with streams("labeled"):
         extra = method.extra_cost(task, net, batch)

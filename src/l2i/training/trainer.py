@@ -120,14 +120,14 @@ class Trainer:
         gradients, wants_graph = self.gradients, self.run.engine == "graph"
         replays_rng = self.uses_rng and gradients.looks_ahead
         obstacles = {
-            "the run is not on one": self.device.type != "cuda",
+            "the device is a CPU": self.device.type != "cuda",
             "the data is streamed": bool(self.loader.streams),
             "the network draws random numbers, which the outer step replays": replays_rng,
-            "processes that share it send through memory": not self.group.supports_cuda_graph,
+            "its processes communicate through main memory": not self.group.supports_cuda_graph,
         }
         reason = next((reason for reason, applies in obstacles.items() if applies), None)
         if wants_graph and reason is not None:
-            problem = f"engine='graph' records steps on a GPU, but {reason}"
+            problem = f"engine='graph' captures steps on a GPU, but {reason}"
             raise InputError(f"{problem}; use engine='auto'")
         if self.run.engine == "eager" or reason is not None:
             return None
@@ -204,7 +204,7 @@ class Trainer:
         separate = has_outer and self.run.l2i.holdout == "separate"
         text = self.splits.describe(exclude=() if separate else ("holdout",))
         if has_outer and not separate:
-            text += ", hold-out drawn again from the labelled"
+            text += ", hold-out batches drawn from the labelled samples"
         return text + describe_truncation(self.splits, self.run.data.text)
 
     def close(self) -> None:

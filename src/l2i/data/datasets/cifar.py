@@ -33,7 +33,7 @@ INTEGER_DTYPES = frozenset(kind + size for kind in "iu" for size in "1248")
 
 @dataclass(frozen=True, kw_only=True)
 class CifarFormat:
-    """Where the files of a data set are, and its labels in them."""
+    """Where the files of a dataset are, and its labels in them."""
 
     name: str
     classes: int
@@ -93,13 +93,13 @@ def _find_folder(cifar: CifarFormat, root: str | None) -> tuple[Path, str]:
             if any((folder / (file + suffix)).is_file() for file in files):
                 return folder, suffix
     archive = f"the python version or binary version archive from {CIFAR_URL}"
-    fix = f"Get {archive}, unpack it, and give the folder you unpacked it in"
+    fix = f"Download {archive}, unpack it, and set its folder"
     raise make_missing_error(cifar.name, root, f"neither {' nor '.join(cifar.folders)} is", fix)
 
 
 def _check_file(path: Path, root: Path | None = None) -> None:
     if check_regular_file(path, root).stat().st_size > MAX_FILE_BYTES:
-        limit = f"{MAX_FILE_BYTES >> 30} GiB, which no file of CIFAR has"
+        limit = f"{MAX_FILE_BYTES >> 30} GiB, more than any file of CIFAR"
         raise InputError(f"{path} has over {limit}; unpack the archive again")
 
 
@@ -109,7 +109,7 @@ def _read_python_file(cifar: CifarFormat, path: Path) -> tuple[np.ndarray, np.nd
     for key in ("data", cifar.label_key):
         if key not in fields:
             expected = f"a file of {cifar.name}, python version, from {CIFAR_URL}"
-            raise InputError(f"{path} has no {key!r}: it is not {expected}")
+            raise InputError(f"{path} has no {key!r}; replace it with {expected}")
     rows = fields["data"]
     is_bytes = isinstance(rows, np.ndarray) and rows.dtype == np.uint8
     if not is_bytes or rows.shape[1:] != (PIXEL_BYTES,):
@@ -144,15 +144,15 @@ def _check_rows(
     if not len(rows):
         problem = "there are no images"
     elif labels is None:
-        problem = f"{cifar.label_key} is not a list of whole numbers"
+        problem = f"{cifar.label_key} is not a list of integers"
     elif len(rows) != len(labels):
         problem = f"{len(rows)} images and {len(labels)} labels do not match"
     elif labels.min() < 0 or labels.max() >= cifar.classes:
         bad_label = labels[(labels < 0) | (labels >= cifar.classes)][0]
-        problem = f"label {bad_label} is not from 0 to {cifar.classes - 1}"
+        problem = f"label {bad_label} is not between 0 and {cifar.classes - 1}"
     else:
         return rows, labels.astype(np.int64)
-    raise InputError(f"{path}: {problem}; see that it is a file of {cifar.name} and {UNPACK_AGAIN}")
+    raise InputError(f"{path}: {problem}; check that it is from {cifar.name}, or {UNPACK_AGAIN}")
 
 
 def _concat_files(parts: list[tuple[np.ndarray, np.ndarray]]) -> Samples:
@@ -162,7 +162,7 @@ def _concat_files(parts: list[tuple[np.ndarray, np.ndarray]]) -> Samples:
 
 def load_pickled_arrays(path: Path) -> dict[str, Any]:
     """Load a dict of lists, numbers, bytes, and read-only integer arrays, running no code."""
-    problem = f"{path} is damaged: it holds no whole pickle of arrays"
+    problem = f"{path} is damaged: it is not a complete pickle of arrays"
     with translate_any_error(problem, "unpack the archive again"):
         _check_file(path)
         # Python's own warnings are about odd escapes
@@ -184,8 +184,8 @@ def _unpickle(path: Path) -> Any:
     except UnsafePickleError as error:
         request = ascii(str(error)[:100])[1:-1]  # the file's own words, on one short line
         raise InputError(
-            f"{path} asks for {request}, which CIFAR's files never do; such a file could run code, "
-            f"so it was not loaded: get the data set from its publisher, {CIFAR_URL}"
+            f"{path} asks for {request}, which CIFAR's files never do. It could run code, "
+            f"so it was not loaded; download the dataset from its publisher, {CIFAR_URL}"
         ) from None
 
 

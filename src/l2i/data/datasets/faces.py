@@ -36,7 +36,10 @@ IMM_URL = (
     "http://www.robots.ox.ac.uk/~vgg/research/unsupervised_landmarks/resources/aflw_release-2.zip"
 )
 MTFL_URL = "http://mmlab.ie.cuhk.edu.hk/projects/TCDCN.html"
-UNPACK_AGAIN, GET_LIST_AGAIN = "unpack the archive again", f"get the list from {MTFL_URL} again"
+UNPACK_AGAIN, GET_LIST_AGAIN = (
+    "unpack the archive again",
+    f"download the list from {MTFL_URL} again",
+)
 FACE_FORMATS = ("JPEG", "PNG", "BMP")
 FACE_SIZE = 60  # pixels per side
 SMALL_SIZE = 44  # pixels per side, the smallest that the network for landmarks takes
@@ -154,11 +157,11 @@ def _read_matrices(path: Path, names: Sequence[str]) -> list[np.ndarray[Any, Any
 
     check_regular_file(path, path.parent)
     for total in accumulate(_iter_unpacked_sizes(path)):  # a byte there may become 8 bytes here
-        check_memory(path, 8 * total, "get it from its publisher again")
+        check_memory(path, 8 * total, "download it from its publisher again")
     matlab_classes = {name: kind for name, _, kind in whosmat(path)}
     for name in names:
         if matlab_classes[name] not in NUMERIC_CLASSES:
-            raise ValueError(f"{name} is no matrix of numbers")
+            raise ValueError(f"{name} is not a numeric matrix")
     matrices = loadmat(path, variable_names=list(names))
     return [matrices[name] for name in names]
 
@@ -217,7 +220,7 @@ def crop_face(path: Path, points: np.ndarray) -> Face:
     extent, centre, shape = (high - low).max(), (low + high) / 2, pixels.shape[::-1]
     side = round(CROP_SIDE_RATIO * extent)
     if not 1 <= side**2 <= MAX_PIXELS or not ((centre >= 0) & (centre < shape)).all():
-        problem = f"the landmarks listed for {path} are not those of a face in it"
+        problem = f"the landmarks listed for {path} do not match a face in it"
         raise InputError(f"{problem}; {GET_LIST_AGAIN}")
     corner = np.rint(centre + np.array(CROP_OFFSET_RATIO) * extent - side / 2).astype(int)
     columns, rows = (
@@ -230,13 +233,13 @@ def crop_face(path: Path, points: np.ndarray) -> Face:
 
 def read_grayscale(path: Path) -> Image.Image:
     """Decode a listed image file as grey levels."""
-    with translate_any_error(f"{path} is no readable image", UNPACK_AGAIN):
+    with translate_any_error(f"{path} is not a readable image", UNPACK_AGAIN):
         try:
             return decode_image(path, lambda image: image.convert("L"), formats=FACE_FORMATS)
         except FileNotFoundError:
-            raise InputError(f"{path} is missing, though listed; {UNPACK_AGAIN}") from None
+            raise InputError(f"{path} is listed but missing; {UNPACK_AGAIN}") from None
         except ImageTooLargeError:
-            limit, fix = f"{MAX_PIXELS:,} pixels", "shrink it, or take it off the list"
+            limit, fix = f"{MAX_PIXELS:,} pixels", "downscale it, or remove it from the list"
             raise InputError(f"{path} has more than {limit}; {fix}") from None
 
 
@@ -267,9 +270,9 @@ def _require_file(root: str | None, name: str) -> Path:
     if path is not None:
         base = Path(root or "").expanduser()
         return check_regular_file(path, base if base.is_dir() else None)
-    reason = "no folder is given" if root is None else f"{root} has no {name}"
+    reason = "no folder was given" if root is None else f"{root} has no {name}"
     raise InputError(
-        f"Faces with landmarks are not there: {reason}. Give as --data.root (or in L2I_DATA) the "
+        f"Faces with landmarks were not found: {reason}. Set --data.root or L2I_DATA to the "
         f"folder of one of: AFLW unpacked from {IMM_URL} ({IMM_LIST} …); "
         f"MTFL unpacked from {MTFL_URL} (training.txt …); "
         "a faces.npz of your own with x_train, y_train, x_test, y_test"
@@ -291,23 +294,23 @@ def resolve_listed_path(folder: Path, name: str, listing: Path) -> Path:
     """Return the path of a listed file, which may be a Windows one but must stay in the folder."""
     parts = PureWindowsPath(name)
     if parts.anchor or parts.drive or ".." in parts.parts or "\0" in name:
-        fix = "get the list from its publisher again"
-        raise InputError(f"{listing}: {name[:80]!r} leads out of {folder}; {fix}")
+        fix = "download the list from its publisher again"
+        raise InputError(f"{listing}: {name[:80]!r} is outside {folder}; {fix}")
     path = folder.joinpath(*parts.parts)
     if not is_within(path, folder):
-        raise InputError(f"{path} is a link that leads out of {folder}; put the file itself there")
+        raise InputError(f"{path} is a link that points outside {folder}; replace it with the file")
     return path
 
 
 def _check_landmarks(path: Path, points: np.ndarray, *, count: int) -> np.ndarray:
     if points.shape != (count, NUM_LANDMARKS, 2) or points.dtype.kind not in "fiu":
         needed = f"{count} images need numbers [{count}, {NUM_LANDMARKS}, 2]"
-        problem = f"landmarks are {points.dtype} {list(points.shape)}, where {needed}"
-        fix = "see that images and landmarks are of the same set"
+        problem = f"landmarks are {points.dtype} {list(points.shape)}, but {needed}"
+        fix = "check that images and landmarks belong together"
         raise InputError(f"{path}: {problem}; {fix}")
     if not np.isfinite(points).all():
-        fix = "correct them or take those faces out"
-        raise InputError(f"{path}: some landmarks are not numbers; {fix}")
+        fix = "fix them, or remove those faces"
+        raise InputError(f"{path}: some landmarks are NaN or infinite; {fix}")
     return points
 
 
@@ -316,10 +319,10 @@ def _make_samples(images: np.ndarray, points: np.ndarray) -> Samples:
     distances = np.linalg.norm(eyes, axis=1)
     if not distances.all():
         face = int(np.argmin(distances))
-        raise InputError(f"face {face} has both eyes at one point; correct it or take it out")
+        raise InputError(f"face {face} has both eyes at the same point; fix or remove it")
     mean_dx, mean_dy = np.abs(eyes).mean(axis=0)
     if mean_dy > mean_dx:
-        requirement = "landmarks must be x, y; turn them round"
-        raise InputError(f"the eyes lie below each other on average: {requirement}")
+        fix = "landmarks must be x, y; swap them"
+        raise InputError(f"on average the eyes lie one above the other: {fix}")
     targets = points.reshape(len(points), 2 * NUM_LANDMARKS).astype(np.float32)
     return Samples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(targets))

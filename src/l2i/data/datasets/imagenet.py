@@ -14,9 +14,9 @@ from l2i.files.images import IMAGE_SUFFIXES, ImageFiles
 from l2i.files.safety import scan_folder
 
 LAYOUT_HINT = (
-    "get ImageNet at https://image-net.org, or its 72-pixel version of the Visual Domain Decathlon "
-    "at https://www.robots.ox.ac.uk/~vgg/decathlon/, put the images into ROOT/train/CLASS/ and "
-    "ROOT/val/CLASS/, and give --data.root ROOT, or set L2I_DATA"
+    "download ImageNet from https://image-net.org, or its 72-pixel version of the Visual Domain "
+    "Decathlon from https://www.robots.ox.ac.uk/~vgg/decathlon/, put the images in "
+    "ROOT/train/CLASS/ and ROOT/val/CLASS/, and set --data.root ROOT or L2I_DATA"
 )
 # the values that are in common use
 IMAGENET_NORMALIZE = Normalize.from_unit_range((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -32,14 +32,14 @@ def load_imagenet(root: str | None) -> DataSet:
 def read_class_folders(root: str | None, *, size: int = 72) -> tuple[Samples, Samples]:
     """List the images of `root/train/CLASS/*` and `root/val/CLASS/*` (or `root/validation`)."""
     if root is None or not Path(root).expanduser().is_dir():
-        place = "given" if root is None else root
-        raise InputError(f"there is no folder of images {place}; {LAYOUT_HINT}")
+        problem = "no folder was given" if root is None else f"the folder {root} does not exist"
+        raise InputError(f"ImageNet was not found: {problem}; {LAYOUT_HINT}")
     real_root = os.path.realpath(Path(root).expanduser())
     folders = _list_folders(real_root, real_root)
     train, validation = folders.get("train"), folders.get("val", folders.get("validation"))
     if train is None or validation is None:
         missing = "val" if train else "train"
-        raise InputError(f"the folder {root} has no '{missing}' folder in it; {LAYOUT_HINT}")
+        raise InputError(f"the folder {root} contains no '{missing}' folder; {LAYOUT_HINT}")
     class_indices = {name: index for index, name in enumerate(_list_folders(train, real_root))}
     train_samples = _list_samples(train, real_root, class_indices, size)
     return train_samples, _list_samples(validation, real_root, class_indices, size)
@@ -51,10 +51,10 @@ def _list_samples(folder: str, root: str, class_indices: dict[str, int], size: i
     classes: list[int] = []
     class_folders = _list_folders(folder, root)
     if not class_folders:
-        raise InputError(f"the folder {folder} has no class folders in it; {LAYOUT_HINT}")
+        raise InputError(f"the folder {folder} contains no class folders; {LAYOUT_HINT}")
     for name, class_folder in class_folders.items():
         if name not in class_indices:
-            fix = "rename it as there, or take it out"
+            fix = "rename it to match, or remove it"
             raise InputError(f"the class {class_folder} has no folder in train; {fix}")
         images = sorted(
             entry.path
@@ -62,8 +62,8 @@ def _list_samples(folder: str, root: str, class_indices: dict[str, int], size: i
             if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
         )
         if not images:
-            problem = f"holds no images ({', '.join(IMAGE_SUFFIXES)})"
-            fix = "put some into it, or remove it"
+            problem = f"contains no images ({', '.join(IMAGE_SUFFIXES)})"
+            fix = "add some, or remove it"
             raise InputError(f"the class folder {class_folder} {problem}; {fix}")
         paths += images
         classes += [class_indices[name]] * len(images)

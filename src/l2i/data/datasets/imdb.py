@@ -58,20 +58,20 @@ def check_texts(texts: Sequence[Any], set_name: str) -> list[str]:
     """Return texts if each is a string with something in it; `set_name` is for messages."""
     if isinstance(texts, str | bytes):
         kind = type(texts).__name__
-        raise InputError(f"{set_name} is one {kind}, not a list of texts; put it into a list")
+        raise InputError(f"{set_name} is a single {kind}, not a list of texts; put it in a list")
     for number, text in enumerate(texts, start=1):
         place = f"text {number} of {set_name}"
         if not isinstance(text, str):
             kind = type(text).__name__
             article = "an" if kind[0] in "aeiou" else "a"
-            fix = "write it as a string, or leave it out"
+            fix = "convert it to a string, or drop it"
             raise InputError(f"{place} is {article} {kind}, not a string; {fix}")
         if not text.strip():
-            raise InputError(f"{place} is empty; leave it out")
+            raise InputError(f"{place} is empty; drop it")
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InputError(f"{place} holds half a character (a lone surrogate); fix it") from None
+            raise InputError(f"{place} contains a lone surrogate; fix its encoding") from None
     return list(texts)
 
 
@@ -110,7 +110,7 @@ def _find_folder(root: str | None) -> tuple[Path, Path]:
         for folder in (root_path / ARCHIVE_FOLDER, root_path):
             if any((folder / name).is_dir() for name in class_folders):
                 return root_path, folder
-    fix = f"Get the archive from {IMDB_URL}, unpack it, and give the folder you unpacked it in"
+    fix = f"Download the archive from {IMDB_URL}, unpack it, and set its folder"
     raise make_missing_error("IMDb", root, f"{ARCHIVE_FOLDER} is not", fix)
 
 
@@ -134,26 +134,26 @@ def _list_reviews(folder: Path, root: Path) -> list[Path]:
 def _is_review(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a review by its name, if it would not block a reader."""
     if entry.name.endswith(".txt") and not entry.is_file() and not entry.is_dir():
-        raise InputError(f"{entry.path} is not a regular file; take it out of the folder")
+        raise InputError(f"{entry.path} is not a regular file; remove it")
     return entry.name.endswith(".txt")
 
 
 def _parse_name(path: Path) -> tuple[int, int, str]:
     match = REVIEW_NAME.fullmatch(path.name)
     if match is None:
-        name = "NUMBER_RATING.txt as IMDb's reviews are"
-        raise InputError(f"{path} is not named {name}; take it out of the folder")
+        name = "NUMBER_RATING.txt, like IMDb's reviews"
+        raise InputError(f"{path} is not named {name}; remove it")
     return int(match[1]), int(match[2]), path.name
 
 
 def _read_review(path: Path) -> str:
     with translate_read_errors(path, rewrite=UNPACK_AGAIN):
         if path.stat().st_size > MAX_REVIEW_BYTES:
-            limit = f"{MAX_REVIEW_BYTES >> 20} MiB, which no review has"
-            raise InputError(f"{path} has over {limit}; take it out of the folder")
+            limit = f"{MAX_REVIEW_BYTES >> 20} MiB, too large for a review"
+            raise InputError(f"{path} has over {limit}; remove it")
         text = clean_web_text(path.read_text(encoding="utf-8"))
     if not text:
-        raise InputError(f"{path} is empty; {UNPACK_AGAIN}, or take the file out of the folder")
+        raise InputError(f"{path} is empty; {UNPACK_AGAIN}, or remove the file")
     return text
 
 
@@ -198,7 +198,7 @@ def _read_table(root: Path) -> list[UdaRow]:
         rows = [row for row in csv.reader(file, delimiter="\t", quotechar='"') if row]
     if rows[:1] != [TABLE_HEADER]:
         header = " TAB ".join(TABLE_HEADER)
-        raise InputError(f"{path} does not begin with a line {header}; put that line first")
+        raise InputError(f"{path} does not begin with the line {header}; add it")
     _check_rows(path, rows[1:])
     return [UdaRow(*row) for row in rows[1:]]
 
@@ -207,7 +207,7 @@ def _check_rows(path: Path, rows: list[list[str]]) -> None:
     ids: set[str] = set()
     for number, row in enumerate(rows, start=1):
         if len(row) != len(TABLE_HEADER):
-            fix = "see that they are separated by tabs, and texts quoted"
+            fix = "check that fields are separated by tabs, and texts quoted"
             problem = f"has {len(row)} fields, not {len(TABLE_HEADER)}; {fix}"
         elif row[1] not in ALLOWED_LABELS:
             labels = ", ".join(ALLOWED_LABELS)
@@ -239,10 +239,9 @@ def _align_rows(rows: list[UdaRow], path: Path, num_lines: int) -> list[UdaRow]:
         if num_lines == len(candidates):
             return candidates
     raise InputError(
-        f"{path} has {num_lines} lines where {TABLE_NAME} has {len(rows)} rows, {len(long_rows)} "
-        f"without unsup texts of fewer than {MIN_UNLABELED_CHARS} characters; one line must belong "
-        f"to each of the ones or the others: use the {TABLE_NAME} that the paraphrases were made "
-        "from"
+        f"{path} has {num_lines} lines, but {TABLE_NAME} has {len(rows)} rows ({len(long_rows)} "
+        f"without unsup texts of fewer than {MIN_UNLABELED_CHARS} characters); there must be one "
+        f"line per row: use the {TABLE_NAME} that the paraphrases were made from"
     )
 
 

@@ -27,14 +27,14 @@ GZIP_WBITS = 31  # zlib's code for gzip with the largest window
 
 @dataclass(frozen=True, kw_only=True)
 class IdxDataset:
-    """A data set's name, the folder it may be in, and where to get it."""
+    """A dataset's name, the folder it may be in, and where to get it."""
 
     name: str
     folder: str
     source: str
 
     def make_error(self, path: Path, problem: str) -> InputError:
-        return InputError(f"{path}: {problem}; get it again {self.source}")
+        return InputError(f"{path}: {problem}; download it again {self.source}")
 
 
 MNIST = IdxDataset(name="MNIST", folder="mnist", source="from http://yann.lecun.com/exdb/mnist/")
@@ -42,7 +42,7 @@ FASHION_MNIST = IdxDataset(
     name="Fashion-MNIST",
     folder="fashion-mnist",
     source="from https://github.com/zalandoresearch/fashion-mnist, or with "
-    "«apt install dataset-fashion-mnist» in /usr/share/datasets/fashion-mnist",
+    "'apt install dataset-fashion-mnist' in /usr/share/datasets/fashion-mnist",
 )
 
 
@@ -55,8 +55,8 @@ def _read_idx(dataset: IdxDataset, root: str | None) -> tuple[Samples, Samples]:
     train, test = (_read_split(dataset, root, part) for part in ("train", "t10k"))
     if train.x.shape[1:] != test.x.shape[1:]:
         sizes = " and ".join("×".join(map(str, samples.x.shape[2:])) for samples in (train, test))
-        problem = f"training and test images are of {sizes} pixels"
-        raise InputError(f"{dataset.name}: {problem}; get all four files {dataset.source}")
+        problem = f"training and test images differ in size, {sizes} pixels"
+        raise InputError(f"{dataset.name}: {problem}; download all four files {dataset.source}")
     return train, test
 
 
@@ -73,7 +73,7 @@ def _read_split(dataset: IdxDataset, root: str | None, part: str) -> Samples:
         problem = f"{len(labels)} labels and {len(images)} images do not match"
         raise dataset.make_error(path, problem)
     if (top := labels.max()) >= NUM_CLASSES:
-        raise dataset.make_error(path, f"label {top} is not from 0 to {NUM_CLASSES - 1}")
+        raise dataset.make_error(path, f"label {top} is not between 0 and {NUM_CLASSES - 1}")
     return Samples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())
 
 
@@ -84,7 +84,7 @@ def _find_file(dataset: IdxDataset, root: str | None, name: str) -> Path:
             for path in (folder / name, folder / f"{name}.gz"):
                 if os.path.lexists(path):
                     return check_regular_file(path, root_path)
-    fix = f"Get its four files {dataset.source}, and give their folder"
+    fix = f"Download its four files {dataset.source}, and set their folder"
     raise make_missing_error(dataset.name, root, f"neither {name} nor {name}.gz is", fix)
 
 
@@ -94,16 +94,16 @@ def _read_values(dataset: IdxDataset, path: Path, axes: tuple[str, ...]) -> np.n
     header = _read_prefix(path, header_bytes).ljust(header_bytes, b"\0")
     magic, *shape = np.frombuffer(header, ">u4").tolist()
     if magic != (UBYTE_TYPE << 8) + len(axes):
-        raise dataset.make_error(path, f"it is damaged, or no idx file of {' × '.join(axes)}")
+        raise dataset.make_error(path, f"it is damaged, or not an idx file of {' × '.join(axes)}")
     if not all(shape) or any(side > MAX_SIDE for side in shape[1:]):
         claim = f"{' × '.join(map(str, shape))} {' × '.join(axes)}"
-        raise dataset.make_error(path, f"{claim} cannot be right")
+        raise dataset.make_error(path, f"its header claims {claim}, which cannot be right")
     size = math.prod(shape)
     needed = size if len(axes) > 1 else 8 * size  # labels become 8 bytes each
-    check_memory(path, needed, f"get it {dataset.source}")
+    check_memory(path, needed, f"download it {dataset.source}")
     content = _read_prefix(path, header_bytes + size + 1)
     if len(content) != header_bytes + size:
-        problem = f"it is damaged, or has not the {size:,} bytes that it says"
+        problem = f"it is damaged: it does not contain the {size:,} bytes that its header states"
         raise dataset.make_error(path, problem)
     return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
 

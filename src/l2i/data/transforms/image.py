@@ -80,10 +80,10 @@ class Augment:
     randaugment: int = 0
     """Number of FixMatch's RandAugment operations per 8-bit image, each with probability 1/2."""
     corrupt: float = 0.0
-    """Fraction of a table's columns that take the value of another sample of the mini-batch."""
+    """Fraction of a table's columns to replace by those of another sample of the mini-batch."""
     noise: float = 0.0
-    """Standard deviation of Gaussian noise, in the data's units: grey levels for 8-bit images, and
-    standard deviations for a table's numbers; its categories have none."""
+    """Standard deviation of Gaussian noise, in the data's units: grey levels for 8-bit images,
+    standard deviations for a table's numeric columns; categorical columns get none."""
     cutout: int = 0
     """Side of a square that is erased at a random position; 0 for none."""
     fill: float = 0.0
@@ -101,8 +101,8 @@ class Augment:
         if x.ndim != 4:
             if self.shift or self.flip or self.cutout or self.crop or self.randaugment:
                 raise InputError(
-                    "crop, shift, flip, randaugment and cutout are for images [B, C, H, W]; "
-                    "leave them out of data.weak and data.strong, and use noise or corrupt"
+                    "crop, shift, flip, randaugment and cutout need images [B, C, H, W]; "
+                    "remove them from data.weak and data.strong, and use noise or corrupt"
                 )
             x = corrupt(x, self.corrupt, generator, columns) if self.corrupt else x
             if self.noise:
@@ -110,8 +110,8 @@ class Augment:
                 x = noisy if columns is None else torch.where(columns.is_numeric, noisy, x)
             return x, None
         if self.corrupt:
-            fix = "leave it out of data.weak and data.strong, and use cutout"
-            raise InputError(f"corrupt is for tables; {fix}")
+            fix = "remove it from data.weak and data.strong, and use cutout"
+            raise InputError(f"corrupt needs tabular data; {fix}")
         x, affine_map = self._apply_geometry(x, generator, with_map=with_map)
         if self.randaugment:
             x = apply_randaugment(x, self.randaugment, generator, fill=self.fill)
@@ -128,8 +128,8 @@ class Augment:
             x, corner = _crop_randomly(x, self.crop, generator)
             maps.append(AffineMap.from_offset(-corner.to(x.dtype)))
         if self.shift >= min(x.shape[2:]):
-            problem = f"moves images of {list(x.shape[2:])} out of sight"
-            raise InputError(f"a shift of {self.shift} pixels {problem}; use less")
+            problem = f"is too large for images of {list(x.shape[2:])} pixels"
+            raise InputError(f"shift={self.shift} {problem}; lower it")
         if self.shift:
             x, corner = shift(x, self.shift, generator, self.padding)
             maps.append(AffineMap.from_offset((self.shift - corner).to(x.dtype)))
@@ -167,8 +167,8 @@ def _make_window_offsets(size: tuple[int, int], width: int, device: torch.device
 def _crop_randomly(x: Tensor, side: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """Cut a random square out of each image; return its corner as well."""
     if side > min(x.shape[2:]):
-        problem = f"is larger than the images of {list(x.shape[2:])}"
-        raise InputError(f"a crop of {side} pixels {problem}; use less")
+        problem = f"is larger than the images, {list(x.shape[2:])} pixels"
+        raise InputError(f"crop={side} {problem}; lower it")
     num_positions = [size - side + 1 for size in (x.shape[3], x.shape[2])]
     corner = torch.stack([sample_integers(n, (len(x),), generator) for n in num_positions], dim=1)
     return _crop(x, corner, (side, side)), corner

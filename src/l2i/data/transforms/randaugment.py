@@ -104,7 +104,7 @@ def apply_op(x: Tensor, op: Tensor, magnitude: Tensor, *, fill: float = 127.0) -
     """Apply to each image its operation, an index into `OPS` [B], at its magnitude [B]."""
     if x.ndim != 4 or x.shape[1] not in (1, 3):
         expected = f"images [B, 1 or 3, H, W], not {list(x.shape)}"
-        raise InputError(f"RandAugment is for {expected}; use noise and cutout")
+        raise InputError(f"RandAugment needs {expected}; use noise and cutout")
     is_chosen = op.unsqueeze(1) == torch.arange(len(OPS), device=x.device)  # [B, ops]
     neutral = _make_range_tensors(x.device)[2]
     magnitudes = torch.where(is_chosen, magnitude.float().unsqueeze(1), neutral)

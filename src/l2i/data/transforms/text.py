@@ -90,8 +90,8 @@ def build_vocabulary(
     """
     documents, frequency, is_whole_word = _count_tokens(ids, is_special, is_continuation)
     if not is_whole_word.any():
-        fix = "check the tokenizer's special tokens, or give other texts"
-        raise InputError(f"the texts hold no words; {fix}")
+        fix = "check the texts, and the tokenizer's special tokens"
+        raise InputError(f"the texts contain no words; {fix}")
     idf = (len(ids) / documents.clamp(min=1).double()).log()
     score = idf * frequency
     max_score = score[is_whole_word].max()

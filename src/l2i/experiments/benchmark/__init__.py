@@ -37,7 +37,7 @@ def run_benchmark(
         for cases in groups.values():
             rows += _measure_group(cases, options, device, on_progress)
             ceilings.append(measure_ceilings(device, precision))  # the machine may be busy at times
-        on_progress(f"{first_case.group}: timing {first_case.variant} with checkpoints and without")
+        on_progress(f"{first_case.group}: timing {first_case.variant} with and without checkpoints")
         overhead = timing.measure_saving(first_case, device, options)
         peak_ceilings = Ceilings.take_maximum(ceilings)
         results = [CaseResult.from_measurements(*row, peak_ceilings) for row in rows]

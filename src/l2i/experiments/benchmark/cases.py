@@ -75,7 +75,7 @@ def select_cases(options: BenchOptions, device: torch.device) -> dict[str, list[
             raise InputError(f"{name}={value} must be at least 0 and at most {maximum:g}")
     if options.engine == "graph" and device.type != "cuda":
         raise InputError(
-            "engine='graph' records steps on a GPU, but the bench is not on one; use engine='auto'"
+            "engine='graph' captures steps on a GPU, but the device is a CPU; use engine='auto'"
         )
     groups = _select_names("group", options.groups, GROUP_RECIPES)
     variants = _select_names("variant", options.variants, VARIANTS)

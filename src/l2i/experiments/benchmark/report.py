@@ -20,24 +20,24 @@ METRIC_COLUMNS = (
 )
 MAX_BLOCK_RATIO = 1.5
 UNSTABLE_TIMING_NOTE = (
-    f"Warning: some blocks of the same steps took more than {MAX_BLOCK_RATIO} times as long as "
-    "others: the machine was not idle."
+    f"Warning: some blocks of steps took more than {MAX_BLOCK_RATIO} times as long as others; "
+    "the machine was busy."
 )
 METRIC_DEFINITIONS = {
-    "ms": "of a step with its draws and augmentation, the median over blocks of steps; "
-    "the cases of a group take turns",
-    "ratio": "to the base step, one round of blocks at a time, the median",
+    "ms": "time per step, with sampling and augmentation: the median over blocks of steps; "
+    "the cases of a group are timed alternately",
+    "ratio": "relative to the base step: the median over rounds of blocks",
     "images_per_second": "labelled and unlabelled images of the base step, "
-    "once each whatever their views",
+    "each counted once regardless of its views",
     "samples_per_second": "labelled and unlabelled samples of a step, and hold-out ones if there "
-    "is an outer step, once each whatever their views; for texts, sequences",
-    "memory": "growth at its peak while the case is built and warmed up, without the data; "
-    "MiB reserved by torch on a GPU, resident on a CPU (accurate to some 20 %)",
-    "host": "time for the host to issue a step without waiting for the device",
-    "floor": "the longer of operations / ceiling and bytes / ceiling, where convolutions and "
-    "matrix products read their inputs and write their outputs once, and all else is free "
-    "except the update of the parameters and their average",
-    "share": "floor / ms, how close a step comes to its floor",
+    "is an outer step, each counted once regardless of its views; sequences, for texts",
+    "memory": "peak increase while the case is built and warmed up, without the data: MiB "
+    "reserved by torch on a GPU, resident on a CPU (accurate to about 20 %)",
+    "host": "time for the host to launch a step without waiting for the device",
+    "floor": "roofline bound: the larger of operations / ceiling and bytes / ceiling, where "
+    "convolutions and matrix products read their inputs and write their outputs once, and all "
+    "else is free except the update of the parameters and their average",
+    "share": "floor / ms, the fraction of the roofline that a step reaches",
 }
 
 
@@ -147,8 +147,8 @@ class BenchmarkReport:
         """Print the table, complete however narrow the terminal is, and how to read it."""
         rows = [(*NAME_COLUMNS, *METRIC_COLUMNS), *(case.format_row() for case in self.cases)]
         print_rows(rows, left_aligned=NAME_COLUMNS)
-        copied = f"{self.ceilings.bytes_per_second / 1e9:.3g} GB/s copied"
-        multiplied = f"{self.ceilings.operations_per_second / 1e12:.3g} Tera-operations/s"
+        copied = f"{self.ceilings.bytes_per_second / 1e9:.3g} GB/s memory copy"
+        multiplied = f"{self.ceilings.operations_per_second / 1e12:.3g} TFLOP/s"
         definitions = {
             name.replace("_per_second", "/s").replace("ratio", "× base"): text
             for name, text in self.definitions.items()

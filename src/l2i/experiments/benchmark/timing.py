@@ -163,7 +163,7 @@ def _build_measured(run: Run, splits: Splits, device: torch.device) -> tuple[Ben
 def _reset_resident_peak() -> float | None:
     """Return the process's memory in MiB, and start its peak anew; None if the system cannot."""
     with suppress(OSError, AttributeError):
-        # else the case would fill what an earlier one has freed, and not grow
+        # otherwise the case would reuse memory that an earlier one has freed, and not grow
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):
         before = _read_process_mib("VmRSS")
@@ -193,10 +193,10 @@ class CheckpointOverhead:
 
     def __str__(self) -> str:
         return (
-            f"Checkpoints: with one every {self.every} steps, "
-            f"{100 - 100 * self.cost:.1f} % of the steps per second "
+            f"Checkpoints: one every {self.every} steps leaves "
+            f"{100 - 100 * self.cost:.1f} % of the throughput "
             f"({self.group} {self.variant}, {self.mib:.1f} MiB each, written in the background; "
-            f"blocks with and without, {len(self.ms_with)} of each, in turn)."
+            f"{len(self.ms_with)} alternating blocks with and without)."
         )
 
 
@@ -217,7 +217,7 @@ def measure_saving(case: Case, device: torch.device, options: BenchOptions) -> C
             run_plain()
             saver.wait()
 
-        run_saving()  # allocates pinned buffers and the like
+        run_saving()  # allocates pinned buffers, among others
         rounds = [
             (measure_ms(run_saving, device), measure_ms(run_plain, device)) for _ in range(blocks)
         ]

@@ -106,8 +106,8 @@ def plan_sweep(recipe: str, run: Run, options: TuneOptions) -> SweepPlan:
     """Check a recipe and options, and return the sweep that they describe."""
     if world_size() > 1:
         raise InputError(
-            "'l2i tune' trains a trial in one process; "
-            "start the command itself several times instead"
+            "'l2i tune' trains each trial in one process; "
+            "start the command several times instead of using torchrun"
         )
     if options.trials < 1:
         raise InputError(f"trials={options.trials} must be at least 1")
@@ -119,7 +119,7 @@ def plan_sweep(recipe: str, run: Run, options: TuneOptions) -> SweepPlan:
     is_file_name = study_name.isprintable() and "/" not in study_name
     if not is_file_name or study_name in ("", ".", "..") or len(study_name) > MAX_STUDY_NAME_LENGTH:
         raise InputError(
-            f"study={study_name!r} cannot name a study and its folder; choose a different --study"
+            f"study={study_name!r} is not a valid folder name; choose a different --study"
         )
     folder = Path(options.out if options.out is not None else f"runs/tune/{study_name}")
     return SweepPlan(
@@ -137,7 +137,7 @@ def plan_sweep(recipe: str, run: Run, options: TuneOptions) -> SweepPlan:
 def make_no_validation_error() -> InputError:
     """Return the error for a run without validation samples."""
     return InputError(
-        "settings are chosen by validation samples and there are none; set --data.num-validation"
+        "settings are selected on validation samples, but there are none; set --data.num-validation"
     )
 
 
@@ -158,7 +158,7 @@ def build_search_space(
     for path in selected_paths:
         if path not in all_ranges:
             raise InputError(
-                f"{path} has no range in this recipe; give one with it: --range {path}=LOW:HIGH"
+                f"{path} has no default range in this recipe; add --range {path}=LOW:HIGH"
             )
     searched = {*custom_ranges, *(selected_paths or default_ranges)}
     space = {path: all_ranges[path] for path in recipe_values if path in searched}
@@ -216,7 +216,7 @@ def _parse_range(
     if match is None or not -math.inf < low < high < math.inf:
         raise InputError(
             "--range takes FIELD=LOW:HIGH, as in --range optim.lr=1e-4:1e-2, "
-            f"or FIELD=LOW:HIGH:log or :linear; it was given '{text}'"
+            f"or FIELD=LOW:HIGH:log or :linear, not '{text}'"
         )
     path = _resolve_field_path(name, recipe_values)
     recipe_value, log = recipe_values[path], low > 0 and high / low >= MIN_LOG_SCALE_RATIO
@@ -225,12 +225,11 @@ def _parse_range(
     log = log if match[3] is None else match[3] == "log"
     if log and low <= 0:
         raise InputError(
-            f"--range {text}: there is no logarithm of {low:g}; "
-            "start above 0, or search it linearly"
+            f"--range {text}: a log scale cannot start at {low:g}; start above 0, or append :linear"
         )
     is_int = isinstance(recipe_values[path], int) and path not in COUNT_FIELDS
     if is_int and not (low.is_integer() and high.is_integer()):
-        raise InputError(f"--range {text}: {path} is a whole number; give whole numbers")
+        raise InputError(f"--range {text}: {path} is an integer; use integers")
     return path, SearchRange(low=low, high=high, log=log, recipe_value=recipe_value, is_int=is_int)
 
 

@@ -68,7 +68,7 @@ def open_study(plan: SweepPlan) -> Iterator[TuningStudy]:
         yield TuningStudy(plan, storage)
     except STORAGE_ERRORS as error:
         reason = _summarize_error(error)
-        raise OSError(f"the storage {url!r} failed ({reason}); the same command resumes") from None
+        raise OSError(f"storage {url!r} failed ({reason}); the same command resumes") from None
     finally:
         storage.remove_session()
         storage.engine.dispose()
@@ -100,7 +100,7 @@ class TuningStudy:
         while (claim := self.claims.acquire(part)) is None:
             if time.monotonic() > deadline:
                 raise InputError(
-                    f"another process keeps {self.plan.study_name} to itself; "
+                    f"another process is blocking study {self.plan.study_name}; "
                     "stop it, or choose a different --study"
                 )
             time.sleep(0.05)
@@ -111,13 +111,13 @@ class TuningStudy:
         name, expected = self.plan.study_name, self.plan.build_identity()
         stored = self.optuna_study.user_attrs.get(IDENTITY_ATTR)
         if stored is None and self.get_trials():
-            raise InputError(f"the study {name} there is none of l2i's; choose a different --study")
+            raise InputError(f"study {name} was not created by l2i; choose a different --study")
         if stored is None:
             self.optuna_study.set_user_attr(IDENTITY_ATTR, expected)
         elif mismatches := find_differences(stored, expected):
             more = f"; {len(mismatches) - 4} more" if len(mismatches) > 4 else ""
             raise InputError(
-                f"the study {name} is of other settings ({'; '.join(mismatches[:4])}{more}); "
+                f"study {name} has different settings ({'; '.join(mismatches[:4])}{more}); "
                 "choose a different --study, or use those settings"
             )
 
@@ -266,14 +266,14 @@ def _parse_storage_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (SQLAlchemyError, ValueError):
-        raise _make_url_error(url, "this is not the URL of a database") from None
+        raise _make_url_error(url, "not a database URL") from None
     if parsed.get_backend_name() == "sqlite":
         if parsed.database in (None, "", ":memory:"):
-            raise _make_url_error(url, "a database in memory can be neither shared nor resumed")
+            raise _make_url_error(url, "an in-memory database can be neither shared nor resumed")
         try:
             Path(parsed.database or "").parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _make_url_error(url, f"its folder cannot be made ({error.strerror})") from None
+            raise _make_url_error(url, f"cannot create its folder ({error.strerror})") from None
     return parsed
 
 
@@ -303,14 +303,14 @@ def _make_open_error(url: URL, error: Exception) -> Exception:
             f"--storage {url!r}: its driver is not installed ({reason}); pip install it"
         )
     if re.search(r"disk|full", reason):
-        return OSError(f"the storage {url!r} cannot be written ({reason}); is its disk full?")
+        return OSError(f"cannot write to storage {url!r} ({reason}); is its disk full?")
     return _make_url_error(repr(url), reason)
 
 
 def _make_url_error(url: str, reason: str) -> InputError:
     return InputError(
         f"--storage {url}: {reason}; "
-        "give a URL such as sqlite:///FOLDER/study.db or postgresql://HOST/NAME"
+        "use a URL such as sqlite:///FOLDER/study.db or postgresql://HOST/NAME"
     )
 
 

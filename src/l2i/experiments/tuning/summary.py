@@ -25,10 +25,10 @@ def render_dry_run(plan: SweepPlan) -> str:
         if search_range.recipe_value is not None and not search_range.includes_recipe_value:
             recipe_text += " (not searched)"
         rows.append((f"  {path}", f"{low:g}", f"{high:g}", scale, recipe_text))
-    pruning = "pruned by the median" if plan.prune else "none pruned"
+    pruning = "median pruning" if plan.prune else "no pruning"
     headline = (
         f"{plan.study_name}: {plan.num_trials} trials of {plan.run.steps:,} steps, {pruning}, "
-        f"chosen on the validation set; in {plan.folder}"
+        f"selected by validation error; in {plan.folder}"
     )
     protocol = format_protocol(plan.run, recipes.find_cell_table(plan.recipe), plan.recipe)
     return "\n".join([headline, *align_columns(rows, "<<<<<"), "", protocol])
@@ -49,7 +49,7 @@ def render_trial_line(plan: SweepPlan, trials: list[FrozenTrial], number: int) -
     trial, best = trials[number], find_best_trial(trials)
     metric_label = f"validation {trial.user_attrs.get(METRIC_ATTR, 'metric')}"
     if trial.state == TrialState.FAIL:
-        status = f"failed ({trial.user_attrs.get(REASON_ATTR, 'for an unknown reason')})"
+        status = f"failed ({trial.user_attrs.get(REASON_ATTR, 'unknown reason')})"
     elif trial.state == TrialState.PRUNED:
         status = f"pruned at step {trial.last_step:,}, {metric_label} {trial.value:.2f}"
     else:
@@ -86,8 +86,8 @@ def render_summary(plan: SweepPlan, trials: list[FrozenTrial]) -> str:
     unfinished = [str(number) for number, state in planned if not state.is_finished()]
     if unfinished:
         lines.append(
-            f"other processes are at work on trial {', '.join(unfinished)}; "
-            "the last one reports the best of all"
+            f"other processes are still training trial {', '.join(unfinished)}; "
+            "the last one to finish reports the best trial"
         )
     elif best is not None:
         lines += _render_best_trial(plan, trials[0], best, counts["trained"])
@@ -102,10 +102,10 @@ def _render_best_trial(
     headline = f"best: trial {best.number}, validation {metric_name} {best.value:.2f}"
     is_recipe = all(bounds.includes_recipe_value for bounds in plan.space.values())
     if first.state == TrialState.COMPLETE and is_recipe:
-        headline += f"; the recipe's own settings, trial 0: {first.value:.2f}"
+        headline += f"; with the recipe's settings (trial 0): {first.value:.2f}"
     lines = [headline]
     if test_metric is not None:
-        lines.append(f"its test {metric_name}: {test_metric:.2f}, which nothing was chosen by")
+        lines.append(f"its test {metric_name}: {test_metric:.2f} (not used for selection)")
     rows = [("  field", "best", "recipe")]
     for path, value in _get_trial_values(plan, best).items():
         recipe_text = _format_recipe_value(plan.space[path].recipe_value)
@@ -113,9 +113,8 @@ def _render_best_trial(
     return [
         *lines,
         *align_columns(rows, "<<<"),
-        f"The lowest of {num_trained} validation metrics looks better than it is: "
-        "the settings were chosen by it.",
-        f"It is in {plan.get_trial_dir(best.number)}; "
+        f"The lowest of {num_trained} validation metrics is optimistic: it selected the settings.",
+        f"Run folder: {plan.get_trial_dir(best.number)}; "
         f"to train it again: {_build_train_command(plan, best)}",
     ]
 

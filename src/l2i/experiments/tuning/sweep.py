@@ -36,8 +36,7 @@ def run_sweep(plan: SweepPlan) -> str:
         plan.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{plan.folder} cannot be the folder of a sweep ({error.strerror}); "
-            "choose a different --out"
+            f"cannot create folder {plan.folder} ({error.strerror}); choose a different --out"
         ) from None
     _check_sweep_dir(plan)
     with tuning_study.open_study(plan) as study:
@@ -59,7 +58,7 @@ def _check_sweep_dir(plan: SweepPlan) -> None:
     stored_name = name_file.read_text(encoding="utf-8", errors="replace").strip()
     if stored_name != plan.study_name:
         raise InputError(
-            f"{plan.folder} holds the sweep '{stored_name}'; choose a different --out, "
+            f"{plan.folder} contains the study '{stored_name}'; choose a different --out, "
             f"or continue it with --study '{stored_name}'"
         )
 

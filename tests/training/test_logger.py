@@ -53,7 +53,7 @@ def test_a_long_run_is_announced_once_with_what_helps(capsys: pytest.CaptureFixt
         "cell seed 0: 172,800 steps will take about 2.0 days on this machine"
     )
     assert announced.endswith("use --steps N for fewer steps, with scaled schedules")
-    assert lines[0] == "cell seed 0: step 5 of 172800, 1.0/s, 48.0 hours left"
+    assert lines[0] == "cell seed 0: step 5 of 172800, 1.0 steps/s, 48.0 hours left"
     assert len(lines) == 1 + 60 // 5
 
 

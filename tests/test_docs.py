@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import unicodedata
@@ -24,7 +25,8 @@ from l2i.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-TUTORIALS = [DOCS / "install.md", DOCS / "quickstart.md", *sorted((DOCS / "guides").glob("*.md"))]
+START_PAGES = [ROOT / "README.md", DOCS / "install.md", DOCS / "quickstart.md"]
+TUTORIALS = [*START_PAGES, *sorted((DOCS / "guides").glob("*.md"))]
 NOT_RUNNABLE = ("multi-gpu",)  # needs torchrun, and several devices
 TOP_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [*TOP_PAGES, *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "benchmarks").rglob("*.md"))]
@@ -91,6 +93,7 @@ def run_command(command: str, folder: Path) -> None:
 def test_a_page_runs_as_it_is_written(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     steps = list(find_steps(page))
     assert steps, f"{page.name} has nothing to run; list it in NOT_RUNNABLE"

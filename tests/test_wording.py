@@ -2,14 +2,14 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 REPLACED = {
-    r"figures? (?!\()": "metric, result or number",
+    r"figures?": "metric, result or number",
     r"by heart": "memorised",
     r"(do|does|did|doing|no|of|the) harm|harms": "hurts, is worse",
     r"go(es)? on|went on|going on": "resumes, continues",
@@ -25,6 +25,7 @@ REPLACED = {
     r"(is|are) not there": "was not found",
     r"(ms|seconds|minutes) an? (step|run|seed)|(row|line|folder) an? \w+ (and|for|in)": "per",
 }
+MATPLOTLIB = ("figures.py", "plots.py")  # modules that are about its figures
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -33,9 +34,14 @@ PAGES = [
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.M | re.S)
 
 
+Texts = Callable[[], Iterator[tuple[str, str]]]
+
+
 def texts_of_code() -> Iterator[tuple[str, str]]:
     """String constants, docstrings included, with their place."""
     for path in sorted((ROOT / "src").rglob("*.py")):
+        if path.name in MATPLOTLIB:
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
@@ -49,8 +55,7 @@ def texts_of_pages() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("texts", [texts_of_code, texts_of_pages])
-def test_texts_use_the_words_of_the_field(texts: object) -> None:
-    assert callable(texts)
+def test_texts_use_the_words_of_the_field(texts: Texts) -> None:
     patterns = {re.compile(rf"\b({old})\b", re.I): new for old, new in REPLACED.items()}
     places = [
         f"{place}: {match[0]!r}; say {new}"

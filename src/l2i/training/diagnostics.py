@@ -1,4 +1,4 @@
-"""Pseudo-label error, and the effect of an outer update (figure «Effect of update on labels»)."""
+"""Pseudo-label error, and the effect of an outer update, as the paper plots them."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class TrainingLoop:
         return self.write_result()
 
     def steps(self) -> Iterator[None]:
-        """Take one of the remaining steps each time the next item is asked for."""
+        """Take one of the remaining steps for each item that is drawn from this iterator."""
         self.stopwatch.start()
         with self.bar as bar:
             for line in self.resume_notes if self.compact else self._describe():

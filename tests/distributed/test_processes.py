@@ -9,7 +9,7 @@ from cases import MIXING, cases
 from launch import run
 from safetensors.torch import load_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]  # one slow fixture
 
 CASES = Path(__file__).parent / "cases.py"
 EQUAL = 1e-10

@@ -39,6 +39,8 @@ def test_a_fit_says_what_it_reads_and_chooses_and_what_came_of_it(table: Path) -
     assert "l2i: network: mlp, width 16, depth 2 (set by you)" in said
     assert "l2i: optimizer: adam, learning rate 0.005, constant (set by you)" in said
     assert "l2i: method: pseudo-label, weight 1, threshold 0.95 (tabular classification" in said
+    (split,) = [line for line in said.splitlines() if " validation (" in line]
+    assert split.startswith("l2i: split: 18 labelled (") and ", 570 unlabelled, 6 valid" in split
     lines = printed.splitlines()
     assert [line.split("  ")[0] for line in lines[1:4]] == [
         "supervised",

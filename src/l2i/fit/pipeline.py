@@ -12,6 +12,7 @@ import numpy as np
 
 from l2i.config import Data, Run, replace, to_json
 from l2i.config.validate import validate
+from l2i.data.duplicates import describe_duplicates
 from l2i.data.samples import Splits
 from l2i.data.tokenization import Text
 from l2i.errors import InputError
@@ -55,7 +56,8 @@ def fit(
     run, choices = plan_run(data, options, override, preliminary)
     runs = make_candidate_runs(run, options, folder, bool((data.split_names == "unlabeled").any()))
     # find wrong input before anything is written
-    Trainer(list(runs.values())[-1], splits=data.splits).close()
+    with closing(Trainer(list(runs.values())[-1], splits=data.splits)) as trainer:
+        split_description = trainer.describe_splits()
     identity = _make_fit_identity(path, options, run, data.splits)
     _check_fit_dir(folder, identity)
     with lock_run_dir(folder):
@@ -68,6 +70,9 @@ def fit(
             return (folder, *read_fit(folder))
         for choice in choices:
             notify(f"{choice.name}: {choice.value} ({choice.reason})")
+        notify(f"split: {split_description}")
+        for sentence in describe_duplicates(data.splits):
+            notify(f"warning: {sentence}")
         if source.encoder is not None:
             save_encoder(source.encoder, folder)
         trained = [
@@ -194,7 +199,7 @@ def train_candidate(
             final_trainer = trainer
 
     label = make_title(name, run) + label_suffix
-    result = train(run, splits=data.splits, label=label, on_evaluation=on_evaluation)
+    result = train(run, splits=data.splits, label=label, compact=True, on_evaluation=on_evaluation)
     with use_threads(run.threads):
         if final_trainer is None:
             final_trainer, _ = load_trainer(folder, splits=data.splits, precision="float32")

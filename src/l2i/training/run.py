@@ -36,6 +36,7 @@ def train(
     model: nn.Module | None = None,
     quiet: bool = False,
     label: str | None = None,
+    compact: bool = False,
     on_evaluation: EvalCallback | None = None,
 ) -> Result:
     """Train or resume a run in its folder; a finished run is not trained again.
@@ -47,6 +48,7 @@ def train(
         model: Your own network, trained in place.
         quiet: Print nothing.
         label: Name of the run in the progress bar.
+        compact: Do not describe the data, and print progress once per minute: for one of many runs.
         on_evaluation: Called with the trainer and the step at every evaluation. In a resumed run,
             some steps come twice.
 
@@ -59,16 +61,12 @@ def train(
         Stopped: If a signal stopped the run; its state is saved.
 
     """
-    with StopRequest() as stop:
-        opened = _open_training(run, stop, splits=splits, model=model, quiet=quiet, label=label)
-        return _finish_training(opened, on_evaluation)
-
-
-def _finish_training(
-    opened: AbstractContextManager[TrainingLoop | Result], on_evaluation: EvalCallback | None = None
-) -> Result:
-    """Take all steps of a run that is about to be opened, and return its result."""
-    with opened as training:
+    with (
+        StopRequest() as stop,
+        _open_training(
+            run, stop, splits=splits, model=model, quiet=quiet, label=label, compact=compact
+        ) as training,
+    ):
         if isinstance(training, Result):
             return training
         training.on_evaluation = on_evaluation
@@ -161,13 +159,8 @@ def train_many(runs: Sequence[Run], *, concurrent_runs: int = 0) -> Iterator[Res
     count = 1 if any(_uses_dropout(run) for run in runs) else count
     for first in range(0, len(runs), count):
         group = runs[first : first + count]
-        yield from ([_train_alone(group[0])] if len(group) == 1 else _train_in_parallel(group))
-
-
-def _train_alone(run: Run) -> Result:
-    """Train one of many runs, with little output."""
-    with StopRequest() as stop:
-        return _finish_training(_open_training(run, stop, compact=True))
+        is_alone = len(group) == 1
+        yield from [train(group[0], compact=True)] if is_alone else _train_in_parallel(group)
 
 
 def benefits_from_parallel(run: Run) -> bool:

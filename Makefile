@@ -13,7 +13,7 @@ demo: $(INSTALLED)
 	$(BIN)/l2i compare digits
 	$(BIN)/l2i fit examples/breast_cancer.csv --target diagnosis --id case --out runs/demo
 	@$(BIN)/l2i report runs/demo >/dev/null
-	@echo "Open runs/demo/report.html in a browser: what to expect of the imputed labels."
+	@echo "Open runs/demo/report.html in a browser to see how far to trust the imputed labels."
 
 # The fast tests; test-all adds the slow ones: end to end, in several processes, or many cases.
 test: $(INSTALLED_DEV)

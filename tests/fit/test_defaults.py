@@ -31,3 +31,10 @@ def test_the_strength_of_l2i_is_that_of_the_study(kind: str) -> None:
     run, _ = choose_run(facts)
     assert run.l2i.rho == rho
     assert describe_run(run)["L2I"] == f"normalized, last_layer gradient{printed}"
+
+
+def test_only_large_images_are_trained_on_several_threads() -> None:
+    shapes = {(30,): 1, (1, 8, 8): 1, (3, 32, 32): 0}
+    for shape, threads in shapes.items():
+        facts = Facts(shape=shape, classes=2, labeled=20, unlabeled=300)
+        assert choose_run(facts)[0].threads == threads, shape

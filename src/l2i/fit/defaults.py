@@ -22,6 +22,7 @@ from l2i.registry import load_registered
 MIN_BATCH_SIZE, MAX_BATCH_SIZE = 32, 64  # bounds on the labelled samples per mini-batch
 UNLABELED_EPOCHS = 20  # passes over the unlabelled samples, if there are many
 MAX_STEPS_FACTOR = 10  # bound on the steps, in multiples of those for a small set
+MIN_THREADED_SIDE = 16  # pixels: below, more threads gain nothing, and lose much on a busy machine
 MIN_CONV_SIDE, MIN_TCDCN_SIDE = 4, 44  # pixels per side that convolutions and TCDCN need
 NUM_EVALS, NUM_CPU_TEXT_EVALS, NUM_SAVES = 20, 5, 4  # per run
 SET_BY_USER = "set by you"  # the reason for a setting that the user changed
@@ -142,7 +143,7 @@ def _choose_sample_run(facts: Facts) -> tuple[Run, dict[str, str]]:
     run = Run(
         name="own",
         steps=steps,
-        threads=0 if facts.is_image else 1,
+        threads=1 if facts.side < MIN_THREADED_SIDE else 0,
         data=Data(weak=weak, strong=strong),
         batch=BatchSizes(labeled=labeled, unlabeled=MAX_BATCH_SIZE, holdout=labeled),
         model=network,

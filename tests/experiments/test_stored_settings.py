@@ -65,7 +65,7 @@ def test_a_result_of_other_settings_is_refused(
     assert run_command([*again, "--set", "optim.lr=0.01"]) == 0
     progress = capsys.readouterr().err
     assert progress.startswith("digits/sl-40: ")
-    assert progress.endswith(", 1 of them from kept/digits\n")
+    assert ", 1 seed (1 from kept/digits), " in progress
     assert not (Path("second") / "digits-sl-40-seed0").exists()
 
 
@@ -91,7 +91,7 @@ def test_a_result_that_does_not_tell_its_settings_is_taken_as_it_is(
     )
     assert run_command([*SHORT, "--out", "second", "--save-results", "kept"]) == 0
     assert run_command(["compare", "digits", "--from", "kept"]) == 0
-    assert "not the recipe's" not in capsys.readouterr().out
+    assert "instead of the recipe's" not in capsys.readouterr().out
 
 
 def test_settings_that_are_none_are_damage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

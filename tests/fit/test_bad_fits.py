@@ -67,7 +67,7 @@ def test_new_rows_that_do_not_fit_are_refused(fitted: Path, tmp_path: Path) -> N
         (
             "short",
             frame.drop(columns="size2"),
-            "has no column 'size2', which the model was trained with",
+            "lacks 1 column that the model was trained with: 'size2'; add it",
         ),
         (
             "words",

@@ -149,7 +149,7 @@ def test_new_texts_are_predicted_and_a_missing_column_is_said(fitted: Path) -> N
     assert lines[0] == "id,mood,confidence,p(bad),p(good)" and said.err == ""
     assert [line.split(",")[1] for line in lines[1:3]] == ["good", "bad"] and len(lines) == 4
     (fitted / "other.csv").write_text("text,x\ngreat,1\n")
-    assert "has no column 'review', which the model was trained with" in refused(
+    assert "lacks 1 column that the model was trained with: 'review'; add it" in refused(
         "predict", "runs/films", "other.csv", cwd=fitted
     )
 
@@ -231,7 +231,7 @@ def test_numbers_are_told_from_two_columns_of_text_joined_in_the_order_named(sta
     )
     works("report", "stars", cwd=start)
     films()[["review"]].to_csv(start / "short.csv", index=False)
-    assert "has no column 'title', which the model was trained with" in refused(
+    assert "lacks 1 column that the model was trained with: 'title'; add it" in refused(
         "predict", "stars", "short.csv", cwd=start
     )
 

@@ -52,9 +52,8 @@ def test_whole_numbers_as_categories_are_the_same_in_parquet_and_csv(tmp_path: P
 
 def test_missing_columns_are_named_together(tmp_path: Path) -> None:
     source = read(table(tmp_path), "kind", text=("note",))
-    with pytest.raises(
-        InputError, match="no column 'age', 'note', which the model was trained with"
-    ):
+    message = "lacks 2 columns that the model was trained with: 'age', 'note'; add them"
+    with pytest.raises(InputError, match=message):
         again(written(tmp_path / "new.csv", "city,b\nRome,1\n"), source)
 
 

@@ -2,12 +2,16 @@
 
 import json
 import signal
+import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from l2i import Run, recipes, replace, train
 from l2i.errors import NonFiniteCost, Stopped
+from l2i.training import logger
 from l2i.training.run import benefits_from_parallel, train_many
 
 
@@ -94,7 +98,12 @@ def test_networks_with_dropout_take_turns(tmp_path: Path) -> None:
     assert metrics(tmp_path / "together") == metrics(tmp_path / "alone")
 
 
-def test_a_run_that_is_done_first_does_not_wait_for_its_seconds(tmp_path: Path) -> None:
+def test_a_run_that_is_done_first_does_not_wait_for_its_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count()
+    clock = SimpleNamespace(monotonic=lambda: next(calls), time=time.time, time_ns=time.time_ns)
+    monkeypatch.setattr(logger, "time", clock)  # a second passes whenever the time is read
     runs = runs_in(tmp_path, device="cpu")[:2]
     runs[0] = replace(runs[0], steps=1)
     short, long = train_many(runs, concurrent_runs=2)

@@ -146,6 +146,8 @@ def _condense_parser_error(message: str, prog: str) -> str:
                 "; boolean flags take no value: use --data.weak.flip or --data.weak.no-flip, "
                 "for example"
             )
+        if unknown_flag:
+            words = ["unknown", "option", unknown_flag]
     return f"{' '.join(words)}{hint} ('{prog} --help' shows all)"
 
 

@@ -246,5 +246,5 @@ def make_samples(x: Any, y: Any, classes: int | None) -> Samples:
         raise InputError(f"{counts} do not match; pass one label per sample")
     if classes is not None and (labels.ndim != 1 or ((labels < 0) | (labels >= classes)).any()):
         requirement = f"must be integers from 0 to {classes - 1}, of shape [N]"
-        raise InputError(f"class labels {requirement}; encode them so")
+        raise InputError(f"class labels {requirement}; encode them as such integers")
     return Samples(inputs, labels)

@@ -153,7 +153,7 @@ def _train_or_load(
 ) -> list[Result]:
     """Return the results of a cell's runs; train and save those that are not in the store."""
     results = {} if store is None else store.lookup(runs)
-    loaded = f", {len(results)} of them from {store.folder}" if store and results else ""
+    loaded = f" ({len(results)} from {store.folder})" if store and results else ""
     pending = [run for run in runs if run.seed not in results]
     new_results = train_many(pending, concurrent_runs=options.parallel) if pending else ()
     for run, result in zip(pending, new_results, strict=True):
@@ -161,13 +161,13 @@ def _train_or_load(
             store.save_run(run)
         results[run.seed] = result
     cell_results = [results[run.seed] for run in runs]
-    print(_summarize_cell(cell_results) + loaded, file=sys.stderr, flush=True)
+    print(_summarize_cell(cell_results, loaded), file=sys.stderr, flush=True)
     return cell_results
 
 
-def _summarize_cell(results: list[Result]) -> str:
+def _summarize_cell(results: list[Result], loaded: str) -> str:
     """Return one line about a cell whose runs are finished."""
-    seeds = f"{len(results)} seed{'s' * (len(results) > 1)}"
+    seeds = f"{len(results)} seed{'s' * (len(results) > 1)}{loaded}"
     metric = f"{results[0].metric_name} {format_mean_stderr(result.metric for result in results)}"
     seconds = sum(result.seconds for result in results)
     return f"{results[0].name}: {metric}, {seeds}, {format_duration(seconds)} of training"

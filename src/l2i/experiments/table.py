@@ -119,9 +119,11 @@ def _collect_notes(rows: list[ComparisonRow], references: References) -> list[st
     results = [result for row in rows for result in row.results]
     notes = [f"{result.metric_name}: {result.metric_definition}." for result in results]
     if any(row.baseline for row in rows):
+        is_timed = any(row.time_matched_baseline for row in rows)
+        time = " and at equal wall-clock time" if is_timed else ""
         notes.append(
-            "Δ is the seed-paired difference from the baseline at equal steps and at equal "
-            "wall-clock time. Negative means L2I is better."
+            f"Δ is the seed-paired difference from the baseline at equal steps{time}. "
+            "Negative means that the cell is better than its baseline."
         )
     if any(row.time_matched_baseline for row in rows):
         notes.append(

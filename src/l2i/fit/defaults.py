@@ -86,6 +86,8 @@ def choose_run(
     if facts.classes is not None and not facts.is_image and not facts.is_text:
         run = replace(run, l2i={"rho": TABULAR_RHO})
         reasons["L2I"] = f"the default ρ = {L2I().rho:g} hurt on tabular classification"
+    if run.l2i.update == "off":
+        reasons["L2I"] = "it imputes labels of unlabelled rows" if facts.unlabeled else why_method
     return run, {"method": why_method, **reasons}
 
 
@@ -136,7 +138,7 @@ def _choose_sample_run(facts: Facts) -> tuple[Run, dict[str, str]]:
     min_steps = 10_000 if facts.has_gpu and facts.side >= 24 else 1000 if facts.is_image else 500
     epoch_steps = UNLABELED_EPOCHS * facts.unlabeled // MAX_BATCH_SIZE
     steps = min(max(epoch_steps, min_steps), MAX_STEPS_FACTOR * min_steps)
-    why_steps = "enough for a small data set"
+    why_steps = "enough for a small dataset"
     if facts.unlabeled:
         num_epochs = steps * MAX_BATCH_SIZE / facts.unlabeled
         why_steps = f"about {num_epochs:.0f} epochs over {facts.unlabeled:,} unlabelled rows"
@@ -251,7 +253,7 @@ def describe_run(run: Run) -> dict[str, str]:
     shown = [(name, method_fields[name]) for name in shown_fields if name in method_fields]
     settings = "".join(f", {name} {value:.3g}" for name, value in shown)
     texts = {"texts": f"{text.length} tokens, the {text.keep_side} of longer texts"}
-    rho = f", ρ = {l2i.rho:g}" if l2i.rho != L2I().rho else ""
+    update = f"{l2i.update}, {l2i.hypergradient} gradient, ρ = {l2i.rho:g}"
     return {
         "method": run.method.name + (settings if run.method.uses_pseudo_labels else ""),
         "network": _describe_network(run.model),
@@ -262,7 +264,7 @@ def describe_run(run: Run) -> dict[str, str]:
         "batch": f"{run.batch.labeled} labelled + {run.batch.unlabeled} unlabelled",
         "optimizer": f"{optim.name}, learning rate {optim.lr:g}, {optim.schedule}"
         + (" with warm-up" if optim.warmup else ""),
-        "L2I": "off" if l2i.update == "off" else f"{l2i.update}, {l2i.hypergradient} gradient{rho}",
+        "L2I": "off" if l2i.update == "off" else update,
     }
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from l2i.config import Data, Run, replace, to_json
 from l2i.config.validate import validate
-from l2i.data.duplicates import describe_duplicates
 from l2i.data.samples import Splits
 from l2i.data.tokenization import Text
 from l2i.errors import InputError
@@ -71,8 +70,6 @@ def fit(
         for choice in choices:
             notify(f"{choice.name}: {choice.value} ({choice.reason})")
         notify(f"split: {split_description}")
-        for sentence in describe_duplicates(data.splits):
-            notify(f"warning: {sentence}")
         if source.encoder is not None:
             save_encoder(source.encoder, folder)
         trained = [

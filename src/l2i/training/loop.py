@@ -169,7 +169,7 @@ class TrainingLoop:
         """Take one of the remaining steps for each item that is drawn from this iterator."""
         self.stopwatch.start()
         with self.bar as bar:
-            for line in self.resume_notes if self.compact else self._describe():
+            for line in self._describe():
                 bar.print_line(line)
             for step in iter_steps(self.trainer, self.start):
                 self._handle_step(step)
@@ -177,6 +177,14 @@ class TrainingLoop:
 
     def _describe(self) -> Iterator[str]:
         """Yield the lines to print before the first step."""
+        if not self.compact:
+            yield from self._describe_setup()
+        yield from self.resume_notes
+        for sentence in self.leak_warnings:
+            yield f"warning: {sentence}"
+
+    def _describe_setup(self) -> Iterator[str]:
+        """Describe the data, the device and the processes."""
         trainer = self.trainer
         title = self.label or ("your data" if trainer.custom_splits else self.run.data.name)
         yield f"{title}: {trainer.describe_splits()}"
@@ -187,9 +195,6 @@ class TrainingLoop:
             yield f"{hardware}: {trainer.precision}, {trainer.engine}{concurrency}"
         if self.group.size > 1:
             yield f"{self.group.size} processes, each with a share of every mini-batch"
-        yield from self.resume_notes
-        for sentence in self.leak_warnings:
-            yield f"warning: {sentence}"
 
     def _handle_step(self, step: int) -> None:
         """Do what is due after a step; stop if any process was asked to."""

@@ -120,7 +120,7 @@ class Trainer:
         gradients, wants_graph = self.gradients, self.run.engine == "graph"
         replays_rng = self.uses_rng and gradients.looks_ahead
         obstacles = {
-            "the device is a CPU": self.device.type != "cuda",
+            "the device is not a CUDA GPU": self.device.type != "cuda",
             "the data is streamed": bool(self.loader.streams),
             "the network draws random numbers, which the outer step replays": replays_rng,
             "its processes communicate through main memory": not self.group.supports_cuda_graph,

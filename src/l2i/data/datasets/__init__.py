@@ -22,4 +22,5 @@ def translate_read_errors(path: Path, rewrite: str = "save it as UTF-8") -> Iter
 def make_missing_error(name: str, root: str | None, missing: str, fix: str) -> InputError:
     """Return the error for missing files; `missing` is "a.txt is not" or "neither a nor b is"."""
     reason = "no folder was given" if root is None else f"{missing} in {root}"
-    return InputError(f"{name} was not found: {reason}. {fix} as --data.root or L2I_DATA")
+    set_root = "then set --data.root or L2I_DATA to that folder"
+    return InputError(f"{name} was not found: {reason}. {fix}; {set_root}")

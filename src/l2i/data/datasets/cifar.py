@@ -93,7 +93,7 @@ def _find_folder(cifar: CifarFormat, root: str | None) -> tuple[Path, str]:
             if any((folder / (file + suffix)).is_file() for file in files):
                 return folder, suffix
     archive = f"the python version or binary version archive from {CIFAR_URL}"
-    fix = f"Download {archive}, unpack it, and set its folder"
+    fix = f"Download {archive} and unpack it in a folder"
     raise make_missing_error(cifar.name, root, f"neither {' nor '.join(cifar.folders)} is", fix)
 
 

@@ -110,7 +110,7 @@ def _find_folder(root: str | None) -> tuple[Path, Path]:
         for folder in (root_path / ARCHIVE_FOLDER, root_path):
             if any((folder / name).is_dir() for name in class_folders):
                 return root_path, folder
-    fix = f"Download the archive from {IMDB_URL}, unpack it, and set its folder"
+    fix = f"Download the archive from {IMDB_URL} and unpack it in a folder"
     raise make_missing_error("IMDb", root, f"{ARCHIVE_FOLDER} is not", fix)
 
 

@@ -84,7 +84,7 @@ def _find_file(dataset: IdxDataset, root: str | None, name: str) -> Path:
             for path in (folder / name, folder / f"{name}.gz"):
                 if os.path.lexists(path):
                     return check_regular_file(path, root_path)
-    fix = f"Download its four files {dataset.source}, and set their folder"
+    fix = f"Download its four files {dataset.source} to a folder"
     raise make_missing_error(dataset.name, root, f"neither {name} nor {name}.gz is", fix)
 
 

@@ -74,9 +74,8 @@ def select_cases(options: BenchOptions, device: torch.device) -> dict[str, list[
         if not 0 <= value <= maximum:
             raise InputError(f"{name}={value} must be at least 0 and at most {maximum:g}")
     if options.engine == "graph" and device.type != "cuda":
-        raise InputError(
-            "engine='graph' captures steps on a GPU, but the device is a CPU; use engine='auto'"
-        )
+        problem = "engine='graph' captures steps on a GPU, but the device is not a CUDA GPU"
+        raise InputError(f"{problem}; use engine='auto'")
     groups = _select_names("group", options.groups, GROUP_RECIPES)
     variants = _select_names("variant", options.variants, VARIANTS)
     if "text" in groups:

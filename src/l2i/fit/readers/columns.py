@@ -23,6 +23,7 @@ MAX_CATEGORIES = 100  # per column; rarer ones count as unknown
 INDEX_NAME_WORDS = {"id", "ids", "idx", "index", "row", "rows", "rowid", "unnamed"}
 INTEGER_AS_FLOAT = re.compile(r"\A([+-]?\d+)\.0+\Z")
 TaskKind = Literal["auto", "classification", "regression"]
+UNLABELED_WORDS = ("-1", "unknown", "unlabeled", "unlabelled")  # classes that may mean no label
 MAX_CLASSES = 10_000
 MAX_INTEGER_CLASSES = 20  # integers with more distinct values are numbers, not classes
 INTEGER_PATTERN = re.compile(r"[+-]?\d{1,300}")  # Python refuses to convert far more digits
@@ -309,7 +310,13 @@ def _describe_classes(target: str, labels: NDArray[np.int64], names: list[str]) 
     title = f"target '{target}' has {len(names):,} classes: {class_list}"
     singletons = format_names([name for name, count in class_counts if count == 1])
     limit = f"classes with one label, which cannot be both trained and validated on: {singletons}"
-    return (title, _describe_labeled(labels >= 0), *([limit] if singletons else []))
+    suspicious = [
+        f"warning: {count:,} labels are '{name}'; if it means unlabelled, leave those cells blank"
+        for name, count in class_counts
+        if name.lower() in UNLABELED_WORDS
+    ]
+    notes = [*([limit] if singletons else []), *suspicious]
+    return (title, _describe_labeled(labels >= 0), *notes)
 
 
 def _describe_labeled(is_labeled: NDArray[np.bool_]) -> str:

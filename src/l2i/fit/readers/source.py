@@ -231,11 +231,17 @@ def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallba
     return _make_image_source(images, ids, options, "paths", labels, task, notes)
 
 
+def _format_ends(names: list[str]) -> str:
+    """Quote the first and the last names: labels are often in the last column."""
+    quoted = [f"'{name}'" for name in names]
+    return ", ".join(quoted if len(names) <= 8 else [*quoted[:5], "…", *quoted[-3:]])
+
+
 def _read_labeled_table(path: Path, options: ReadOptions) -> RawTable:
     table = read_table(path, encoding=options.encoding, separator=options.separator)
     columns = list(table.frame.columns)
     if not options.target:
-        actual = f"it has {format_names(columns)}"
+        actual = f"it has {_format_ends(columns)}"
         raise InputError(f"--target must name the column of {path} with the labels; {actual}")
     _check_named_columns(options, columns, path)
     return table
@@ -351,8 +357,9 @@ def _read_new_table(
     columns = preprocessor.columns
     missing = [column.name for column in columns if column.name not in frame.columns]
     if missing:
-        problem = f"has no column {format_names(missing)}, which the model was trained with"
-        raise InputError(f"{path} {problem}; add it, blank if unknown")
+        count, pronoun = pluralize(len(missing), "column"), "it" if len(missing) == 1 else "them"
+        problem = f"lacks {count} that the model was trained with: {format_names(missing)}"
+        raise InputError(f"{path} {problem}; add {pronoun}, blank if unknown")
     ids, id_notes = _get_new_row_ids(frame, saved)
     inputs = convert_columns(frame, {column.name: column.kind for column in columns})
     cell_notes = [

@@ -133,7 +133,8 @@ def _explain_selection(fitted: FitArtifact) -> str:
         best_value = format_metric(runner_up.validation_metric, fitted.metric_name) + suffix
         reason = f"within one standard error of {runner_up.title} at {best_value}; {TIE_RULE}"
     elif runner_up.validation_metric == best.validation_metric:
-        reason = f"tied with {runner_up.title}; {TIE_RULE}"
+        tied = [c.title for c in others if c.validation_metric == best.validation_metric]
+        reason = f"tied with {' and '.join(tied)}; {TIE_RULE}"
     else:
         reason = f"the lowest of {1 + len(others)}"
     return f"Selected: {best.title} ({metric} {value}, {reason})."

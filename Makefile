@@ -6,6 +6,7 @@ INSTALLED := .venv/installed
 INSTALLED_DEV := .venv/installed-dev
 INSTALLED_DOCS := .venv/installed-docs
 
+.NOTPARALLEL:
 .PHONY: demo test test-all lint check docs fuzz soak format clean
 
 # Compares methods on 40 labelled digits, then fits a CSV file in which most labels are blank.

@@ -25,33 +25,39 @@ REPLACED = {
     r"(is|are) not there": "was not found",
     r"(ms|seconds|minutes) an? (step|run|seed)|(row|line|folder) an? \w+ (and|for|in)": "per",
 }
-MATPLOTLIB = ("figures.py", "plots.py")  # modules that are about its figures
+MATPLOTLIB = ("figures.py", "plots.py", "contact_sheet.py")  # modules about its figures
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "benchmarks").rglob("*.md")),
+    *sorted((ROOT / "src").rglob("*.html")),
 ]
-CODE = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.M | re.S)
-
-
+CODE = re.compile(
+    r"^( *)```.*?^\1```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|</?\w[^>]*>|{[{%].*?[}%]}", re.M | re.S
+)
 Texts = Callable[[], Iterator[tuple[str, str]]]
 
 
 def texts_of_code() -> Iterator[tuple[str, str]]:
-    """String constants, docstrings included, with their place."""
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        if path.name in MATPLOTLIB:
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield string constants, docstrings included, with their place."""
+    folders = (ROOT / name for name in ("src", "benchmarks", "examples"))
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
+                text = node.value
+                if path.name in MATPLOTLIB:
+                    text = re.sub(r"\bfigures?\b", "", text, flags=re.I)
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
 
 def texts_of_pages() -> Iterator[tuple[str, str]]:
+    """Yield paragraphs without code, with their place."""
     for path in PAGES:
         prose = CODE.sub(lambda match: "\n" * match[0].count("\n"), path.read_text("utf-8"))
-        for number, line in enumerate(prose.splitlines(), 1):
-            yield f"{path.relative_to(ROOT)}:{number}", line
+        for match in re.finditer(r"(?:.+\n?)+", prose):
+            number = prose.count("\n", 0, match.start()) + 1
+            yield f"{path.relative_to(ROOT)}:{number}", match[0]
 
 
 @pytest.mark.parametrize("texts", [texts_of_code, texts_of_pages])

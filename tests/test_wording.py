@@ -32,7 +32,7 @@ PAGES = [
     *sorted((ROOT / "benchmarks").rglob("*.md")),
     *sorted((ROOT / "src").rglob("*.html")),
 ]
-CODE = re.compile(
+CODE = re.compile(  # code, links, comments, tags, template expressions
     r"^( *)```.*?^\1```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|</?\w[^>]*>|{[{%].*?[}%]}", re.M | re.S
 )
 Texts = Callable[[], Iterator[tuple[str, str]]]

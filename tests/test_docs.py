@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 NOTHING_TO_RUN = ("multi-gpu",)  # a guide that needs torchrun, and several devices
 NUM_FRAGMENTS = 2  # blocks that cannot be run: a line of a registry, and a setting of a GPU
-ADDED_BY_CONTRIBUTING = {"blobs": "CONTRIBUTING:load_blobs"}  # datasets
+ADDED_BY_CONTRIBUTING = {"blobs": "page_CONTRIBUTING:load_blobs"}  # datasets
 TOP_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [*TOP_PAGES, *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "benchmarks").rglob("*.md"))]
 BLOCK = re.compile(
@@ -122,8 +122,8 @@ def test_a_page_runs_as_it_is_written(
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    module = ModuleType(page.stem)
-    monkeypatch.setitem(sys.modules, page.stem, module)
+    module = ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     if page.stem == "CONTRIBUTING":
         for name, path in ADDED_BY_CONTRIBUTING.items():
             monkeypatch.setitem(DATASETS, name, path)

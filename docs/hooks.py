@@ -20,7 +20,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.M | re.S)
+CODE = re.compile(r"^( *)```.*?^\1```$|`[^`\n]+`", re.M | re.S)
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(\))")
 HELP = re.compile(r"^( *)<!-- (l2i .*--help) -->$", re.M)
 MEMBERS = re.compile(r"^::: (\S+)\n +options: \{.*?members: \[([^\]]*)\]", re.M)

@@ -1,4 +1,4 @@
-"""L2I in a plain PyTorch loop: `last_layer` and the line after it are all that it adds."""
+"""L2I in a plain PyTorch loop; to see whether it helps, compare with rho=0 over several seeds."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -25,7 +25,7 @@ for _ in range(500):
     u = x[unlabeled[torch.randint(len(unlabeled), (64,))]]
     imputed = Imputed.unmasked(model(u + 0.1 * torch.randn_like(u)).softmax(1))
     student = Student(u + 0.3 * torch.randn_like(u), lambda f, i: mse_loss(f.softmax(1), i.z))
-    cost = c_h(model) + 10 * student.cost_of(model, imputed.detach())  # T is held out: C^T is C^H
+    cost = c_h(model) + 10 * student.cost_of(model, imputed.detach())  # joint hold-out: C^T is C^H
     base = dict(zip(params, torch.autograd.grad(cost, params.values()), strict=True))
     d_z = last_layer(Problem(model, params, student, imputed, c_h, eta=None))
     outer = dict(zip(params, torch.autograd.grad(imputed.z, params.values(), d_z), strict=True))

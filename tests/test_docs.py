@@ -1,41 +1,61 @@
-"""Guides run as written, links lead to pages and headings, and named flags exist."""
+"""Pages run as written, links lead to pages and headings, and named flags and recipes exist."""
 
+import ast
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 
+from l2i import recipes
 from l2i.cli import COMMANDS
 from l2i.cli.commands import EvaluateOptions
 from l2i.config import Run, replace
 from l2i.config.validate import flatten_fields
+from l2i.data import DATASETS
+from l2i.errors import InputError
 from l2i.experiments.options import BenchOptions, CompareOptions, PlotOptions, TuneOptions
 from l2i.fit.options import FitOptions, ImputeOptions, PredictOptions, ReportOptions
 from l2i.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-START_PAGES = [ROOT / "README.md", DOCS / "install.md", DOCS / "quickstart.md"]
-TUTORIALS = [*START_PAGES, *sorted((DOCS / "guides").glob("*.md"))]
-NOT_RUNNABLE = ("multi-gpu",)  # needs torchrun, and several devices
+NOTHING_TO_RUN = ("multi-gpu",)  # a guide that needs torchrun, and several devices
+NUM_FRAGMENTS = 2  # blocks that cannot be run: a line of a registry, and a setting of a GPU
+ADDED_BY_CONTRIBUTING = {"blobs": "page_CONTRIBUTING:load_blobs"}  # datasets
 TOP_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [*TOP_PAGES, *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "benchmarks").rglob("*.md"))]
-BLOCK = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?P<fragment> *<!-- fragment -->\n)?(?P<indent> *)```(?P<kind>\w*)[^\n]*\n"
+    r"(?P<content>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
 INLINE_CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)[^)]*\)")
+UNCHECKED_LINK = re.compile(
+    r"^ *\[[^\]^][^\]]*\]:.*|\]\[[^\]]*\]|<img\b|<a\s[^>]*href", re.M | re.I
+)
 COMMAND = re.compile(rf"(?:^|-m |bin/|\$ )l2i ({'|'.join(COMMANDS)})\b(.*)")
 COMMAND_BLOCKS = ("", "bash", "console", "text")
 RUN_FLAG_COMMANDS = ("train", "fit", "tune")  # every field of a run is a flag, too
+RECIPE_COMMANDS = ("train", "compare", "tune")
+RECIPE_PAGES = [page for page in PAGES if page.stem != "CONTRIBUTING"]  # its method is made up
+SHELL_OPERATOR = re.compile(r"\s(?:&&|\|\|?|;|>)(?:\s|$)")
+PLACEHOLDER = re.compile(r"[A-Z…$<]")  # in TABLE/CELL, cifar10/…-short, $CELL
+CELL_NAME = re.compile(rf"(?:{'|'.join(recipes.TABLES)})/[\w{{}},…-]+")
 OPTIONS: dict[str, Any] = {
     "fit": FitOptions(),
     "impute": ImputeOptions(),
@@ -54,8 +74,17 @@ def name_page(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def read_blocks(page: Path) -> list[tuple[str, str]]:
-    return [(kind, content) for _, kind, content in BLOCK.findall(page.read_text())]
+class Block(NamedTuple):
+    kind: str
+    content: str
+    is_fragment: bool
+
+
+def read_blocks(page: Path) -> list[Block]:
+    return [
+        Block(match["kind"], textwrap.dedent(match["content"]), bool(match["fragment"]))
+        for match in BLOCK.finditer(page.read_text())
+    ]
 
 
 def read_prose(page: Path) -> str:
@@ -63,9 +92,9 @@ def read_prose(page: Path) -> str:
 
 
 def find_steps(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield Python blocks, and the commands of console blocks, in order."""
-    for kind, content in read_blocks(page):
-        if kind == "python":
+    """Yield Python blocks but fragments, and the commands of console blocks, in order."""
+    for kind, content, is_fragment in read_blocks(page):
+        if kind == "python" and not is_fragment:
             yield kind, content
         elif kind == "console":
             lines = content.splitlines()
@@ -87,28 +116,38 @@ def run_command(command: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [page for page in TUTORIALS if page.stem not in NOT_RUNNABLE], ids=name_page
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if any(find_steps(page))], ids=name_page)
 def test_a_page_runs_as_it_is_written(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    steps = list(find_steps(page))
-    assert steps, f"{page.name} has nothing to run; list it in NOT_RUNNABLE"
-    names: dict[str, Any] = {"__name__": page.stem}
-    for kind, content in steps:
+    module = ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    if page.stem == "CONTRIBUTING":
+        for name, path in ADDED_BY_CONTRIBUTING.items():
+            monkeypatch.setitem(DATASETS, name, path)
+    for kind, content in find_steps(page):
         if kind == "python":
-            exec(compile(content, f"{page.name}:{content.splitlines()[0]}", "exec"), names)
+            code = compile(content, f"{page.name}:{content.splitlines()[0]}", "exec")
+            exec(code, vars(module))
         else:
             run_command(content, tmp_path)
 
 
-def test_pages_that_are_not_run_have_nothing_to_run() -> None:
-    skipped = [page for page in TUTORIALS if page.stem in NOT_RUNNABLE]
-    assert len(skipped) == len(NOT_RUNNABLE)
-    assert not [page for page in skipped if list(find_steps(page))]
+def test_guides_have_something_to_run() -> None:
+    guides = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "install.md", DOCS / "quickstart.md"]
+    empty = [page.stem for page in guides if not any(find_steps(page))]
+    assert empty == list(NOTHING_TO_RUN)
+
+
+def test_fragments_are_python() -> None:
+    """Fragments are statements, or entries of a dictionary."""
+    fragments = [block for page in PAGES for block in read_blocks(page) if block.is_fragment]
+    assert [block.kind for block in fragments] == ["python"] * NUM_FRAGMENTS
+    for block in fragments:
+        is_entry = re.match(r"\"[^\"]+\": ", block.content)
+        ast.parse(f"{{{block.content}}}" if is_entry else block.content)
 
 
 def slugify_github(heading: str) -> str:
@@ -164,6 +203,46 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
     assert not broken, f"{name_page(page)} has broken links: {broken}"
 
 
+def find_unchecked_links(page: Path) -> list[str]:
+    """List links that `LINK` does not see: by reference, and in HTML."""
+    return UNCHECKED_LINK.findall(INLINE_CODE.sub("code", read_prose(page)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_links_are_written_inline(page: Path) -> None:
+    unchecked = find_unchecked_links(page)
+    assert not unchecked, f"{name_page(page)}: write [text](address) for {unchecked}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("see [the page][page]\n\n[page]: nowhere.md", True),
+        ("[page]: nowhere.md", True),
+        ("see [page][]", True),
+        ('<img src="nowhere.png">', True),
+        ('<a class="x" href="nowhere.md">page</a>', True),
+        ('<a id="anchor"></a> a [link](page.md), `x[0][1]` and a note[^1]', False),
+        ("```python\nx[0][1]\n```", False),
+    ],
+)
+def test_links_that_are_not_inline_are_found(text: str, is_found: bool, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    assert bool(find_unchecked_links(page)) == is_found
+
+
+def test_the_site_changes_no_link_in_code() -> None:
+    pytest.importorskip("mkdocs")
+    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    code = "    ```\n    [a](x.md)\n    ```\n\n```\n[a](x.md)\n```\n`[a](x.md)`\n"
+    changed = hooks._apply_outside_code(f"{code}[a](x.md)", lambda part: part.replace("x.md", "y"))
+    assert changed == f"{code}[a](y)"
+
+
 def make_flags(options: Any) -> set[str]:
     names = [name.rstrip("_").replace("_", "-") for name, _ in flatten_fields(options)]
     negated = [re.sub(r"([^.]+)$", r"no-\1", name) for name in names]
@@ -185,9 +264,9 @@ def find_commands(page: Path) -> Iterator[tuple[str, str]]:
     """Yield the commands that a page names, in blocks or inline, with their arguments."""
     lines = [
         re.sub(r"\s#.*", "", line)
-        for kind, content in read_blocks(page)
-        if kind in COMMAND_BLOCKS
-        for line in content.replace("\\\n", " ").splitlines()
+        for block in read_blocks(page)
+        if block.kind in COMMAND_BLOCKS
+        for line in block.content.replace("\\\n", " ").splitlines()
     ]
     lines += [" ".join(code.split()) for code in INLINE_CODE.findall(read_prose(page))]
     for line in lines:
@@ -213,9 +292,85 @@ def test_named_flags_exist(page: Path) -> None:
     assert not unknown, f"{name_page(page)} names flags that do not exist: {unknown}"
 
 
+def expand_braces(word: str) -> list[str]:
+    """Expand {a,b} as a shell does."""
+    match = re.search(r"\{([^{}]*)\}", word)
+    if match is None:
+        return [word]
+    before, after = word[: match.start()], word[match.end() :]
+    return [w for part in match[1].split(",") for w in expand_braces(f"{before}{part}{after}")]
+
+
+def split_words(arguments: str) -> list[str]:
+    """Split the arguments of one command, without what follows an operator of the shell."""
+    words = SHELL_OPERATOR.split(arguments)[0].split()
+    return [name for word in words for name in expand_braces(word.strip("[](),;:.'\""))]
+
+
+def find_cells_option(words: list[str]) -> list[str]:
+    start = words.index("--cells") + 1 if "--cells" in words else len(words)
+    return list(takewhile(lambda word: not word.startswith("-"), words[start:]))
+
+
+def check_recipe_names(command: str, words: list[str]) -> None:
+    """Raise InputError if a command names a recipe, a table or a cell that does not exist."""
+    name = next(iter(words), "--")
+    if name.startswith("-") or PLACEHOLDER.search(name):
+        return
+    if command != "compare":
+        recipes.get(name)
+        return
+    table = recipes.get_table(name)
+    for cell in find_cells_option(words):
+        if not PLACEHOLDER.search(cell) and cell not in table.cells:
+            recipes.get(f"{name}/{cell}")
+
+
+def find_unknown_recipes(page: Path) -> Iterator[str]:
+    """Yield recipes, tables and cells that do not exist, in commands and as TABLE/CELL in prose."""
+    commands = [(c, split_words(rest)) for c, rest in find_commands(page) if c in RECIPE_COMMANDS]
+    for code in INLINE_CODE.findall(read_prose(page)):
+        if CELL_NAME.fullmatch(code):
+            commands += [("train", [name]) for name in expand_braces(code)]
+    for command, words in commands:
+        try:
+            check_recipe_names(command, words)
+        except InputError as error:
+            yield f"{command} {' '.join(words)}: {error}"
+
+
+@pytest.mark.parametrize("page", RECIPE_PAGES, ids=name_page)
+def test_named_recipes_exist(page: Path) -> None:
+    unknown = list(find_unknown_recipes(page))
+    assert not unknown, f"{name_page(page)} names recipes that do not exist: {unknown}"
+
+
+@pytest.mark.parametrize(
+    ("text", "num_unknown"),
+    [
+        ("`digits/fixmatch-l2i-40` and `l2i train digits --steps 5`", 0),
+        ("| [`digits/fixmatch`](page.md) | `digits/fixmatch-{40,41}` |", 2),
+        ("```bash\nl2i train digits/fixmatch-41  # comment\n```", 1),
+        ("```console\n$ l2i tune digit --trials 8\n```", 1),
+        ("```bash\nl2i compare digits --cells {sl,fixmatch}-40 --seeds 2 && ls x\n```", 0),
+        ("```bash\nl2i compare digits --seeds 2 \\\n    --cells {sl,fixmatch}-{40,41}\n```", 1),
+        ("```text\nl2i compare digit\n```", 1),
+        (
+            "`l2i train RECIPE`, `l2i compare`, `digits/…-40`, `l2i compare digits --cells CELL …`",
+            0,
+        ),
+        ("`digits/0.png` is a file", 0),
+    ],
+)
+def test_unknown_recipes_are_found(text: str, num_unknown: int, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    assert len(list(find_unknown_recipes(page))) == num_unknown
+
+
 @pytest.mark.slow
 def test_the_method_in_contributing_passes_the_type_checker(tmp_path: Path) -> None:
-    blocks = [content for _, content in read_blocks(ROOT / "CONTRIBUTING.md")]
+    blocks = [block.content for block in read_blocks(ROOT / "CONTRIBUTING.md")]
     path = tmp_path / "entropy_weighted.py"
     path.write_text(next(content for content in blocks if "(Method):" in content))
     assert len(path.read_text().splitlines()) < 40

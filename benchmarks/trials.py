@@ -59,6 +59,7 @@ def build_pivot(trials: list[Trial], columns: Sequence[str], fields: Sequence[st
 
 
 def format_field(value: Any) -> str:
+    """Format a field of a JSON line: whole numbers with separators, null as an empty cell."""
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Compare the estimators with scikit-learn's own on the data sets that scikit-learn embeds.
+"""Compare the estimators with scikit-learn's own on the datasets that scikit-learn embeds.
 
     python -m benchmarks.estimators_cpu.few_labels [SET …] [--seeds N] [--save-results FILE]
     python -m benchmarks.estimators_cpu.few_labels --from FILE

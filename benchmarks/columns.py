@@ -1,6 +1,6 @@
 """Print the lines of a JSON-lines file as a Markdown table, one column per field.
 
-    python -m benchmarks.columns FILE FIELD …
+python -m benchmarks.columns FILE FIELD …
 """
 
 from __future__ import annotations

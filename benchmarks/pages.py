@@ -111,7 +111,8 @@ def run_command(arguments: Sequence[str]) -> int:
                 stale.append(page.relative_to(ROOT))
                 if not options.check:
                     page.write_text(text, encoding="utf-8")
-    print(*(f"{'out of date' if options.check else 'updated'}: {page}" for page in stale), sep="\n")
+    for page in stale:
+        print(f"{'out of date' if options.check else 'updated'}: {page}")
     return int(options.check and bool(stale))
 
 

@@ -10,24 +10,23 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from benchmarks.trials import format_field
 
 from l2i.experiments.formatting import render_markdown
 
 
-def format_value(value: Any) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "" if value is None else str(value)
-
-
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.columns", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.columns",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("fields", nargs="+", metavar="FIELD")
     options = parser.parse_args(arguments)
     lines = [json.loads(line) for line in options.file.read_text(encoding="utf-8").splitlines()]
-    rows = [[format_value(line.get(name)) for name in options.fields] for line in lines]
+    rows = [[format_field(line.get(name)) for name in options.fields] for line in lines]
     print(render_markdown([options.fields, *rows], code=False), end="")
     return 0
 

@@ -1,6 +1,6 @@
 """Print columns of runs' evaluations at equally spaced steps as a Markdown table.
 
-python -m benchmarks.curves FILE.jsonl … [--column test] [--every STEPS]
+python -m benchmarks.curves LABEL=FILE … [--columns COLUMN …] [--every STEPS]
 """
 
 from __future__ import annotations

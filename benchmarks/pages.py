@@ -1,6 +1,6 @@
-"""Regenerate the tables of the pages under benchmarks/.
+"""Regenerate the tables and plots of the pages under benchmarks/.
 
-    python -m benchmarks.pages            rewrite every generated block
+    python -m benchmarks.pages            rewrite every generated block and plot
     python -m benchmarks.pages --check    only list the blocks that are out of date
 
 A generated block stands between `<!-- COMMAND -->` and `<!-- end -->`, where COMMAND is an
@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -84,11 +85,11 @@ def _select_last_table(text: str) -> str:
     return "".join(lines[rule - 1 :])
 
 
-def regenerate(page: Path) -> str:
-    """Return the text of a page with all blocks regenerated."""
+def regenerate(page: Path, plots: Path | None = None) -> str:
+    """Return the text of a page with all blocks regenerated; plots as in `run_block`."""
 
     def replace(match: re.Match[str]) -> str:
-        return f"<!-- {match[1]} -->\n{run_block(match[1])}<!-- end -->"
+        return f"<!-- {match[1]} -->\n{run_block(match[1], plots)}<!-- end -->"
 
     return BLOCK.sub(replace, page.read_text(encoding="utf-8"))
 
@@ -103,13 +104,15 @@ def run_command(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     os.environ.pop("L2I_DATA", None)  # tables come from stored results alone
     stale = []
-    for page in list_pages():
-        text = regenerate(page)
-        if text != page.read_text(encoding="utf-8"):
-            stale.append(page.relative_to(ROOT))
-            if not options.check:
-                page.write_text(text, encoding="utf-8")
-    print(*(f"{'out of date' if options.check else 'updated'}: {page}" for page in stale), sep="\n")
+    with tempfile.TemporaryDirectory() as folder:
+        for page in list_pages():
+            text = regenerate(page, Path(folder) if options.check else None)
+            if text != page.read_text(encoding="utf-8"):
+                stale.append(page.relative_to(ROOT))
+                if not options.check:
+                    page.write_text(text, encoding="utf-8")
+    for page in stale:
+        print(f"{'out of date' if options.check else 'updated'}: {page}")
     return int(options.check and bool(stale))
 
 

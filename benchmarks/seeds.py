@@ -60,17 +60,17 @@ def run_command(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER/TABLE")
     parser.add_argument("--cells", nargs="+", default=[], metavar="CELL")
-    columns = parser.add_mutually_exclusive_group()
-    columns.add_argument("--means", action="store_true", help="leave single seeds out")
-    columns.add_argument("--no-means", action="store_true", help="leave means out")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--means", action="store_true", help="leave single seeds out")
+    choice.add_argument("--no-means", action="store_true", help="leave means out")
     options = parser.parse_args(arguments)
     metrics_by_folder = {folder: read_metrics(folder) for folder in options.folders}
     seeds = sorted(
         {s for m in metrics_by_folder.values() for by_seed in m.values() for s in by_seed}
     )
-    columns = [] if options.means else seeds
-    gains = [f"Δ seed {seed}" for seed in columns]
-    rows = [["cell", *(f"seed {seed}" for seed in columns), "mean", *gains, "Δ", "seeds"]]
+    shown_seeds = [] if options.means else seeds
+    gains = [f"Δ seed {seed}" for seed in shown_seeds]
+    rows = [["cell", *(f"seed {seed}" for seed in shown_seeds), "mean", *gains, "Δ", "seeds"]]
     for folder, metrics in metrics_by_folder.items():
         table = recipes.get_table(folder.name)
         decimals = 3 if "RMSE" in read_metric_name(folder) else 2
@@ -83,9 +83,9 @@ def run_command(arguments: Sequence[str]) -> int:
             rows.append(
                 [
                     f"{table.name}/{cell}" if len(metrics_by_folder) > 1 else cell,
-                    *(f"{by_seed[s]:.{decimals}f}" if s in by_seed else "" for s in columns),
+                    *(f"{by_seed[s]:.{decimals}f}" if s in by_seed else "" for s in shown_seeds),
                     format_mean_stderr(by_seed.values(), decimals),
-                    *(f"{paired[s]:+.{decimals}f}" if s in paired else "" for s in columns),
+                    *(f"{paired[s]:+.{decimals}f}" if s in paired else "" for s in shown_seeds),
                     format_mean_stderr(paired.values(), decimals, "+") if paired else "",
                     str(len(by_seed)),
                 ]

@@ -59,16 +59,24 @@ def build_pivot(trials: list[Trial], columns: Sequence[str], fields: Sequence[st
 
 
 def format_field(value: Any) -> str:
+    """Format a field of a JSON line: whole numbers with separators, null as an empty cell."""
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def build_summary(trials: list[Trial], baseline: str | None) -> Rows:
-    """Return means over seeds, and differences from a baseline, paired by seed."""
+    """Return means over seeds, and differences from a baseline, paired by seed.
+
+    Settings of which a run diverged have no mean.
+    """
     groups = group_by_setting(trials)
     rows: Rows = [("setting", "metric", *([f"Δ {baseline}"] if baseline else []), "seeds")]
     reference = {trial["seed"]: trial["metric"] for trial in groups.get(baseline or "", [])}
     for setting, group in groups.items():
-        metrics = [trial["metric"] for trial in group]
+        metrics = [trial["metric"] for trial in group if trial["metric"] is not None]
+        if diverged := len(group) - len(metrics):
+            text = f"{diverged} of {len(group)} diverged"
+            rows.append((setting, text, *([] if baseline is None else [""]), str(len(group))))
+            continue
         differences = [trial["metric"] - reference[trial["seed"]] for trial in group if reference]
         gain = format_mean_stderr(differences, sign="+") if differences else ""
         cells = [] if baseline is None else ["" if setting == baseline else gain]

@@ -55,7 +55,7 @@ class AblationOptions:
     plots: str | None = None
     """With --from, folder to write gains.png, settings.png and dynamics.png to."""
     data: DataLocation = field(default_factory=DataLocation)
-    """Where the data is."""
+    """Location of the data."""
 
 
 PROG = "python -m benchmarks.ablation_cpu"
@@ -108,7 +108,8 @@ def check_options(options: AblationOptions) -> None:
         )
         if is_set and options.from_ is not None and option.name not in (*READ_ONLY_OPTIONS, "part"):
             raise InputError(
-                f"{flag} does not go with --from, which trains nothing; leave one of them out"
+                f"{flag} cannot be combined with --from, which trains nothing; leave one of them "
+                "out"
             )
         if is_set and options.from_ is None and option.name in READ_ONLY_OPTIONS:
             raise InputError(f"{flag} shows stored records; add --from {options.save_results}")

@@ -31,7 +31,7 @@ TUNING_SEEDS = (1000, 1001)  # seeds that settings are chosen on
 
 @dataclass(frozen=True)
 class Problem:
-    """A method on a data set with few labels; the recipe with L2I defines all arms."""
+    """A method on a dataset with few labels; the recipe with L2I defines all arms."""
 
     name: str
     cell: str

@@ -129,7 +129,7 @@ def plot_settings(columns: list[tuple[ProblemResults, dict[str, SeedMetrics]]]) 
 
 
 def format_problem_title(result: ProblemResults) -> str:
-    """Return a problem's title: data set and method."""
+    """Return a problem's title: dataset and method."""
     dataset = result.problem.cell.partition("/")[0]
     return f"{dataset}\n{result.problem.name.removeprefix(f'{dataset}-')}"
 

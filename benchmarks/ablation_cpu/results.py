@@ -22,7 +22,7 @@ BASELINE_SETTING = next(iter(GROUP_BY_SETTING))  # the reference of all settings
 RMSE_DATASETS = (
     "diabetes",
     "friedman",
-)  # data sets whose metric is the RMSE; others have an error in %
+)  # datasets whose metric is the RMSE; others have an error in %
 
 
 T = TypeVar("T")

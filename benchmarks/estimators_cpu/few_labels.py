@@ -1,4 +1,4 @@
-"""Compare the estimators with scikit-learn's own on the data sets that scikit-learn embeds.
+"""Compare the estimators with scikit-learn's own on the datasets that scikit-learn embeds.
 
     python -m benchmarks.estimators_cpu.few_labels [SET …] [--seeds N] [--save-results FILE]
     python -m benchmarks.estimators_cpu.few_labels --from FILE
@@ -157,6 +157,15 @@ def render_table(path: Path) -> str:
         decimals = 1 if name in LABELED_ROWS else 2
         return format_mean_stderr(found, decimals) if found else ""
 
+    def format_difference(name: str, model: str) -> str:
+        metrics = {
+            (line["model"], line["seed"]): line["metric"] for line in lines if line["set"] == name
+        }
+        paired = [
+            metric - metrics[model, seed] for (m, seed), metric in metrics.items() if m == OURS[0]
+        ]
+        return format_mean_stderr(paired, 1 if name in LABELED_ROWS else 2, "+")
+
     labels = {name: f"{count} per class" for name, count in LABELS_PER_CLASS.items()}
     labels |= {name: str(count) for name, count in LABELED_ROWS.items()}
     seconds = [f"{mean(values(name, OURS[0], 'seconds')):.1f}" for name in names]
@@ -166,6 +175,10 @@ def render_table(path: Path) -> str:
         ["labels", *(labels[name] for name in names)],
         ["seeds", *(str(len(values(name, OURS[0], "metric"))) for name in names)],
         *([model, *(format_cell(name, model) for name in names)] for model in models),
+        *(
+            [f"Δ {model}", *(format_difference(name, model) for name in names)]
+            for model in OURS[1:]
+        ),
         ["CPU seconds per fit, L2I estimator", *seconds],
     ]
     return render_markdown(rows, code=False)

@@ -5,8 +5,10 @@
 The groups are those of `l2i bench`.
 """
 
+import argparse
 import statistics
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
@@ -28,7 +30,7 @@ def stream(device: torch.device) -> AbstractContextManager[object]:
     )
 
 
-def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
+def measure(group: str, most: int, repeats: int) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     run = make_case_run(group, "base", BenchOptions(), device)
     splits = make_splits(group, device, run)
@@ -64,5 +66,19 @@ def main(group: str = "mean-teacher", most: int = 5, repeats: int = 3) -> None:
         )
 
 
+def run_command(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed_h200.seeds_at_once",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("group", nargs="?", default="mean-teacher", metavar="GROUP")
+    parser.add_argument("seeds", nargs="?", type=int, default=5, metavar="SEEDS")
+    parser.add_argument("repetitions", nargs="?", type=int, default=3, metavar="REPETITIONS")
+    options = parser.parse_args(arguments)
+    measure(options.group, options.seeds, options.repetitions)
+    return 0
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:2], *map(int, sys.argv[2:]))
+    sys.exit(run_command(sys.argv[1:]))

@@ -5,8 +5,10 @@
 Groups and variants are those of `l2i bench`.
 """
 
+import argparse
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import closing
 
 import torch
@@ -87,7 +89,7 @@ def in_streams(stepping: BenchTrainer) -> None:
     )
 
 
-def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
+def profile_step(group: str, variant: str) -> None:
     device = torch.device("cuda")
     try:
         case = select_cases(BenchOptions(groups=(group,), variants=(variant,)), device)[group][0]
@@ -103,5 +105,18 @@ def main(group: str = "fixmatch-fast", variant: str = "base") -> None:
             printed(stepping)
 
 
+def run_command(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed_h200.step_profile",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("group", nargs="?", default="fixmatch-fast", metavar="GROUP")
+    parser.add_argument("variant", nargs="?", default="base", metavar="VARIANT")
+    options = parser.parse_args(arguments)
+    profile_step(options.group, options.variant)
+    return 0
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(run_command(sys.argv[1:]))

@@ -5,9 +5,11 @@
 Groups and variants are those of `l2i bench`.
 """
 
+import argparse
 import gc
 import statistics
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -52,7 +54,7 @@ def measured(run: Run, splits: Splits, plan: StreamPlan | None) -> tuple[float, 
     return statistics.median(blocks), held
 
 
-def main(group: str = "mean-teacher", variant: str = "last-layer") -> None:
+def measure_plans(group: str, variant: str) -> None:
     device = torch.device("cuda")
     try:
         case = select_cases(BenchOptions(groups=(group,), variants=(variant,)), device)[group][0]
@@ -68,5 +70,18 @@ def main(group: str = "mean-teacher", variant: str = "last-layer") -> None:
         print(f"{group} {variant}, {name}: {ms:.2f} ms, {held:.0f} MiB", flush=True)
 
 
+def run_command(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed_h200.stream_plans",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("group", nargs="?", default="mean-teacher", metavar="GROUP")
+    parser.add_argument("variant", nargs="?", default="last-layer", metavar="VARIANT")
+    options = parser.parse_args(arguments)
+    measure_plans(options.group, options.variant)
+    return 0
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(run_command(sys.argv[1:]))

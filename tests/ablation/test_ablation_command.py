@@ -242,10 +242,10 @@ def test_a_damaged_file_is_named_in_one_line(
         (("--plots", "here"), "--plots shows stored records"),
         (
             ("--from", "empty", "--seeds", "0:1"),
-            "--seeds does not go with --from, which trains nothing",
+            "--seeds cannot be combined with --from, which trains nothing",
         ),
-        (("--from", "empty", "--dry-run"), "--dry-run does not go with --from"),
-        (("--from", "empty", "--data.root", "."), "--data.root does not go with --from"),
+        (("--from", "empty", "--dry-run"), "--dry-run cannot be combined with --from"),
+        (("--from", "empty", "--data.root", "."), "--data.root cannot be combined with --from"),
         (("--from", "nowhere"), "nowhere is not a folder; choose one with PROBLEM.jsonl files"),
         (
             ("--from", "empty"),

@@ -336,7 +336,7 @@ def test_a_graph_is_for_a_gpu() -> None:
     assert Trainer(small()).engine == "eager"
     with pytest.raises(
         InputError,
-        match="engine='graph' captures steps on a GPU, but the device is a CPU; use engine='auto'",
+        match="engine='graph' captures steps on a GPU, but the device is not a CUDA GPU; use engine='auto'",
     ):
         Trainer(small(engine="graph"))
 

@@ -66,12 +66,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Show defaults as values, and check that listed members exist: mkdocstrings does not."""
+    """Show defaults as values, and keep `x ± y` on one line.
+
+    Check that listed members exist: mkdocstrings does not.
+    """
     for identifier, names in MEMBERS.findall(page.markdown):
         for name in filter(None, names.split(", ")):
             if f'id="{identifier}.{name}"' not in html:
                 raise PluginError(f"{page.file.src_uri}: {identifier} has no member '{name}'")
-    return FACTORY.sub(r'\1<span class="p">()</span>', html)
+    return FACTORY.sub(r'\1<span class="p">()</span>', html).replace(" ± ", "&nbsp;±&nbsp;")
 
 
 def _adapt_link(link: str, source: PurePosixPath, uri: str, config: Any, files: Files) -> str:

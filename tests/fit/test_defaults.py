@@ -32,3 +32,11 @@ def test_only_large_images_are_trained_on_several_threads() -> None:
     for shape, threads in shapes.items():
         facts = Facts(shape=shape, classes=2, labeled=20, unlabeled=300)
         assert choose_run(facts)[0].threads == threads, shape
+
+
+def test_views_of_landmarks_are_explained() -> None:
+    facts, _ = KINDS["landmarks"]
+    run, reasons = choose_run(facts)
+    assert run.data.strong == run.data.weak
+    assert reasons["strong view"] == "the same as the weak view"
+    assert reasons["weak view"] == "landmarks move with the image"

@@ -151,10 +151,11 @@ def _choose_sample_run(facts: Facts) -> tuple[Run, dict[str, str]]:
         model=network,
         optim=_choose_optimizer(facts),
     )
+    why_strong = "stronger, for methods that train on a strong view"
     return run, {
         "network": why_network,
-        "weak view": "preserves the label",
-        "strong view": "stronger, for methods that train on a strong view",
+        "weak view": "landmarks move with the image" if facts.has_points else "preserves the label",
+        "strong view": "the same as the weak view" if strong == weak else why_strong,
         "steps": why_steps,
         "batch": f"{pluralize(facts.labeled, 'labelled row')} to sample from",
         "optimizer": "did well in few steps in our experiments",

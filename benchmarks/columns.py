@@ -5,23 +5,19 @@ python -m benchmarks.columns FILE FIELD …
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.arguments import make_parser
 from benchmarks.trials import format_field
 
 from l2i.experiments.formatting import render_markdown
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.columns",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("columns", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("fields", nargs="+", metavar="FIELD")
     options = parser.parse_args(arguments)

@@ -5,21 +5,18 @@ python -m benchmarks.curves LABEL=FILE … [--columns COLUMN …] [--every STEPS
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.arguments import make_parser
 
 from l2i.experiments.formatting import render_markdown
 from l2i.training.metrics import parse_metrics
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.curves",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("curves", __doc__)
     parser.add_argument("runs", nargs="+", metavar="LABEL=FILE")
     parser.add_argument("--columns", nargs="+", default=["test"], metavar="COLUMN")
     parser.add_argument("--every", type=int, default=1, metavar="STEPS")

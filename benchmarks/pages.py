@@ -9,7 +9,6 @@ A generated block stands between `<!-- COMMAND -->` and `<!-- end -->`, where CO
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import io
@@ -21,6 +20,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.arguments import make_parser
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(
@@ -95,11 +96,7 @@ def regenerate(page: Path, plots: Path | None = None) -> str:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pages",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("pages", __doc__)
     parser.add_argument("--check", action="store_true", help="list stale pages, write nothing")
     options = parser.parse_args(arguments)
     os.environ.pop("L2I_DATA", None)  # tables come from stored results alone

@@ -8,12 +8,13 @@ result was written counts by its evaluations.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.arguments import make_parser
 
 from l2i import recipes
 from l2i.experiments.formatting import format_mean_stderr, render_markdown
@@ -53,11 +54,7 @@ def read_metric_name(folder: Path) -> str:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.seeds",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("seeds", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER/TABLE")
     parser.add_argument("--cells", nargs="+", default=[], metavar="CELL")
     choice = parser.add_mutually_exclusive_group()

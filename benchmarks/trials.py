@@ -8,12 +8,13 @@ some trials have: "validation", "reached" (the last step of a run that was stopp
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.arguments import make_parser
 
 from l2i.experiments.formatting import format_mean_stderr, render_markdown
 
@@ -95,11 +96,7 @@ def build_evaluations(trials: list[Trial], column: str, steps: Sequence[int]) ->
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.trials",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("trials", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--where", nargs="+", default=[], metavar="FIELD=VALUE", help="filter")
     parser.add_argument("--columns", nargs="+", default=["seed"], metavar="FIELD")

@@ -25,6 +25,7 @@ from l2i.experiments.benchmark.cases import select_cases
 from l2i.experiments.options import BenchOptions, CompareOptions
 from l2i.training.evaluation import compute_final_metric, extract_curve
 from l2i.training.metrics import parse_metrics
+from shell_words import expand_braces
 
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -233,15 +234,6 @@ def test_unknown_flags_of_commands_are_found(command: str, monkeypatch: pytest.M
     module, *arguments = command.split()
     with pytest.raises((SystemExit, InputError)):
         parse_benchmark_command(module, arguments, monkeypatch)
-
-
-def expand_braces(word: str) -> list[str]:
-    """Expand {a,b} as a shell does."""
-    match = re.search(r"\{([^{}]+)\}", word)
-    if not match:
-        return [word]
-    starts = [word[: match.start()] + option for option in match[1].split(",")]
-    return [each for start in starts for each in expand_braces(start + word[match.end() :])]
 
 
 def iter_conditions(path: Path) -> Iterator[dict]:

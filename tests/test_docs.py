@@ -30,6 +30,7 @@ from l2i.errors import InputError
 from l2i.experiments.options import BenchOptions, CompareOptions, PlotOptions, TuneOptions
 from l2i.fit.options import FitOptions, ImputeOptions, PredictOptions, ReportOptions
 from l2i.methods import METHODS
+from shell_words import expand_braces
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -290,15 +291,6 @@ def find_unknown_flags(page: Path) -> Iterator[str]:
 def test_named_flags_exist(page: Path) -> None:
     unknown = list(find_unknown_flags(page))
     assert not unknown, f"{name_page(page)} names flags that do not exist: {unknown}"
-
-
-def expand_braces(word: str) -> list[str]:
-    """Expand {a,b} as a shell does."""
-    match = re.search(r"\{([^{}]*)\}", word)
-    if match is None:
-        return [word]
-    before, after = word[: match.start()], word[match.end() :]
-    return [w for part in match[1].split(",") for w in expand_braces(f"{before}{part}{after}")]
 
 
 def split_words(arguments: str) -> list[str]:

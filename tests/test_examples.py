@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,21 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-SPEED = ROOT / "benchmarks" / "speed_h200"
+SPEED = "benchmarks.speed_h200"
 
 
-def run(script: Path, folder: Path, *arguments: str) -> str:
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+def run(script: Path | str, folder: Path, *arguments: str) -> str:
+    """Run a file, or a module by its name, and return what it prints."""
+    target = [str(script)] if isinstance(script, Path) else ["-m", script]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, *target, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 def test_own_loop_runs_and_is_short(tmp_path: Path) -> None:
@@ -38,7 +48,7 @@ def test_own_data_runs_and_tells_methods_apart(tmp_path: Path) -> None:
 
 
 def test_the_cost_of_randaugment_is_printed(tmp_path: Path) -> None:
-    printed = run(SPEED / "randaugment_cost.py", tmp_path, "32", "2")
+    printed = run(f"{SPEED}.randaugment_cost", tmp_path, "32", "2")
     assert float(printed.split()[-2]) > 0  # % of a training step
 
 
@@ -48,7 +58,7 @@ def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
 
 
 def test_seeds_at_once_are_set_against_one(tmp_path: Path) -> None:
-    printed = run(SPEED / "seeds_at_once.py", tmp_path, "landmarks", "2", "1").splitlines()
+    printed = run(f"{SPEED}.seeds_at_once", tmp_path, "landmarks", "2", "1").splitlines()
     assert [line.partition(":")[0] for line in printed] == [
         "landmarks, 1 at once",
         "landmarks, 2 at once",
@@ -59,7 +69,7 @@ def test_seeds_at_once_are_set_against_one(tmp_path: Path) -> None:
 def test_unseen_hold_out_samples_are_set_against_the_labelled_ones(tmp_path: Path) -> None:
     settings = {"device": "cpu", "steps": 60, "out": str(tmp_path / "run"), "threads": 1}
     train(replace(recipes.get("digits/mean-teacher-40"), **settings), quiet=True)
-    script = ROOT / "benchmarks" / "cifar-wrn10-1_cpu" / "unseen_holdout.py"
+    script = "benchmarks.cifar-wrn10-1_cpu.unseen_holdout"
     arguments = ("run", "--probes", "3", "--save-results", "found.jsonl")
     printed = run(script, tmp_path, *arguments).splitlines()
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
@@ -78,11 +88,11 @@ def test_unseen_hold_out_samples_are_set_against_the_labelled_ones(tmp_path: Pat
 
 def test_the_profile_of_a_step_is_for_a_gpu(tmp_path: Path) -> None:
     assert ("at once" if torch.cuda.is_available() else "none was found") in run(
-        SPEED / "step_profile.py", tmp_path
+        f"{SPEED}.step_profile", tmp_path
     )
 
 
 def test_stream_plans_are_for_a_gpu(tmp_path: Path) -> None:
     assert ("MiB" if torch.cuda.is_available() else "none was found") in run(
-        SPEED / "stream_plans.py", tmp_path, "landmarks"
+        f"{SPEED}.stream_plans", tmp_path, "landmarks"
     )

@@ -13,7 +13,6 @@ prints the table of a file as Markdown.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -23,6 +22,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from benchmarks.arguments import make_parser
 
 from l2i import Trainer, replace
 from l2i.config import Run
@@ -77,11 +77,7 @@ def render_table(path: Path) -> str:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cifar-wrn10-1_cpu.unseen_holdout",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("cifar-wrn10-1_cpu.unseen_holdout", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, metavar="RUN")
     parser.add_argument("--probes", type=int, default=40)
     parser.add_argument("--data", metavar="FOLDER", help="data folder, if not that of the run")

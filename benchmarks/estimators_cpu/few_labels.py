@@ -9,7 +9,6 @@ second prints the table of such a file as Markdown. 30 % of the rows are the tes
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.arguments import make_parser
 from sklearn import __version__ as sklearn_version
 from sklearn import datasets
 from sklearn.base import BaseEstimator
@@ -185,11 +185,7 @@ def render_table(path: Path) -> str:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.estimators_cpu.few_labels",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("estimators_cpu.few_labels", __doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"of {', '.join(SETS)}")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--save-results", type=Path, default=RESULTS, metavar="FILE")

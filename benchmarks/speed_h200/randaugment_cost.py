@@ -5,13 +5,13 @@
 RandAugment takes little time and is repeated 4 times as often as the step.
 """
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 import torch
+from benchmarks.arguments import make_parser
 from torch.nn import functional as F
 
 from l2i.data.transforms.randaugment import apply_randaugment
@@ -51,11 +51,7 @@ def measure(batch: int, repeats: int) -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed_h200.randaugment_cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("speed_h200.randaugment_cost", __doc__)
     parser.add_argument("batch", nargs="?", type=int, default=64, metavar="BATCH")
     parser.add_argument("repetitions", nargs="?", type=int, default=5, metavar="REPETITIONS")
     options = parser.parse_args(arguments)

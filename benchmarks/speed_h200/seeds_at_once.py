@@ -5,7 +5,6 @@
 The groups are those of `l2i bench`.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
 import torch
+from benchmarks.arguments import make_parser
 
 from l2i import Trainer, replace
 from l2i.experiments.benchmark.cases import make_case_run, make_splits
@@ -67,11 +67,7 @@ def measure(group: str, most: int, repeats: int) -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed_h200.seeds_at_once",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("speed_h200.seeds_at_once", __doc__)
     parser.add_argument("group", nargs="?", default="mean-teacher", metavar="GROUP")
     parser.add_argument("seeds", nargs="?", type=int, default=5, metavar="SEEDS")
     parser.add_argument("repetitions", nargs="?", type=int, default=3, metavar="REPETITIONS")

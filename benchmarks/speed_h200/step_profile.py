@@ -5,21 +5,20 @@
 Groups and variants are those of `l2i bench`.
 """
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 
 import torch
+from benchmarks.arguments import make_parser
+from benchmarks.speed_h200.cases import select_gpu_run
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from l2i import replace
-from l2i.errors import InputError
-from l2i.experiments.benchmark.cases import make_splits, select_cases
+from l2i.experiments.benchmark.cases import make_splits
 from l2i.experiments.benchmark.timing import BenchTrainer, measure_ms
-from l2i.experiments.options import BenchOptions
 
 # kind of work -> parts of its kernels' names; the first match counts
 KINDS = {
@@ -90,15 +89,10 @@ def in_streams(stepping: BenchTrainer) -> None:
 
 
 def profile_step(group: str, variant: str) -> None:
-    device = torch.device("cuda")
-    try:
-        case = select_cases(BenchOptions(groups=(group,), variants=(variant,)), device)[group][0]
-    except InputError as error:
-        sys.exit(str(error))
-    if not torch.cuda.is_available():
-        print("a profile needs a GPU, and none was found")
+    run = select_gpu_run(group, variant)
+    if run is None:
         return
-    run, splits = case.run, make_splits(group, device, case.run)
+    splits = make_splits(group, torch.device("cuda"), run)
     print(f"{group} {variant}")
     for engine, printed in (("eager", one_at_a_time), ("graph", in_streams)):
         with closing(BenchTrainer.build_warm(replace(run, engine=engine), splits)) as stepping:
@@ -106,11 +100,7 @@ def profile_step(group: str, variant: str) -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed_h200.step_profile",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("speed_h200.step_profile", __doc__)
     parser.add_argument("group", nargs="?", default="fixmatch-fast", metavar="GROUP")
     parser.add_argument("variant", nargs="?", default="base", metavar="VARIANT")
     options = parser.parse_args(arguments)

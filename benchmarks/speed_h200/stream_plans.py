@@ -5,19 +5,18 @@
 Groups and variants are those of `l2i bench`.
 """
 
-import argparse
 import gc
 import statistics
 import sys
 from collections.abc import Sequence
 
 import torch
+from benchmarks.arguments import make_parser
+from benchmarks.speed_h200.cases import select_gpu_run
 
 from l2i import Run, Splits, Trainer
-from l2i.errors import InputError
-from l2i.experiments.benchmark.cases import make_splits, select_cases
+from l2i.experiments.benchmark.cases import make_splits
 from l2i.experiments.benchmark.timing import MIB, BenchTrainer, get_outer_period, measure_ms
-from l2i.experiments.options import BenchOptions
 from l2i.training.cuda_graph import (
     FULL_NETWORK_STREAMS,
     LAST_LAYER_STREAMS,
@@ -55,15 +54,10 @@ def measured(run: Run, splits: Splits, plan: StreamPlan | None) -> tuple[float, 
 
 
 def measure_plans(group: str, variant: str) -> None:
-    device = torch.device("cuda")
-    try:
-        case = select_cases(BenchOptions(groups=(group,), variants=(variant,)), device)[group][0]
-    except InputError as error:
-        sys.exit(str(error))
-    if not torch.cuda.is_available():
-        print("CUDA streams need a GPU, and none was found")
+    run = select_gpu_run(group, variant)
+    if run is None:
         return
-    run, splits = case.run, make_splits(group, device, case.run)
+    splits = make_splits(group, torch.device("cuda"), run)
     measured(run, splits, None)  # lets cuDNN choose its algorithms
     for name, plan in PLANS.items():
         ms, held = measured(run, splits, plan)
@@ -71,11 +65,7 @@ def measure_plans(group: str, variant: str) -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed_h200.stream_plans",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("speed_h200.stream_plans", __doc__)
     parser.add_argument("group", nargs="?", default="mean-teacher", metavar="GROUP")
     parser.add_argument("variant", nargs="?", default="last-layer", metavar="VARIANT")
     options = parser.parse_args(arguments)

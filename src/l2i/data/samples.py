@@ -137,15 +137,11 @@ class Splits(SampleInfo):
             unlabeled: Inputs without labels.
             test: Inputs and labels to test on.
             validation: Inputs and labels for model selection.
-            classes: Number of classes; labels are then integers from 0. None for regression, with
-                targets [N, D].
+            classes: Number of classes, for labels from 0 on; None for regression, targets [N, D].
             has_landmarks: The targets are points x, y, … in pixels, which move with the image.
             normalization: How to standardise 8-bit images, as by `Normalize.from_images`.
             columns: Which inputs belong to one column of a table.
             vocabulary: Vocabulary of texts given as token ids [N, L], as by `build_vocabulary`.
-
-        Returns:
-            The splits.
 
         Raises:
             InputError: If inputs and labels do not match, or a label or token id is out of range.
@@ -153,11 +149,8 @@ class Splits(SampleInfo):
         """
         own = make_samples(*labeled, classes)
         x = torch.as_tensor(unlabeled)
-        if vocabulary is not None and any(
-            int(torch.as_tensor(ids).max()) >= vocabulary.size for ids in (own.x, x) if len(ids)
-        ):
-            requirement = f"must be below the vocabulary size {vocabulary.size}"
-            raise InputError(f"token ids {requirement}; use the vocabulary of their tokenizer")
+        if vocabulary is not None:
+            _check_token_ids(vocabulary, own.x, x)
         no_samples = own.take(torch.arange(0))
         return Splits(
             labeled=own,
@@ -227,6 +220,12 @@ class Splits(SampleInfo):
             if name not in exclude
             for y in (getattr(self, name).y,)
         )
+
+
+def _check_token_ids(vocabulary: Vocabulary, *inputs: Any) -> None:
+    if any(int(torch.as_tensor(ids).max()) >= vocabulary.size for ids in inputs if len(ids)):
+        requirement = f"must be below the vocabulary size {vocabulary.size}"
+        raise InputError(f"token ids {requirement}; use the vocabulary of their tokenizer")
 
 
 def _format_class_counts(y: Tensor, classes: int | None) -> str:

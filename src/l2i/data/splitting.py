@@ -36,9 +36,6 @@ def draw_splits(
         seed: Seed of all draws.
         num_test: Number of test samples, or a fraction; the same samples for every seed.
 
-    Returns:
-        The five sets of a run.
-
     """
     train, test = (make_samples(part.x, part.y, data.classes) for part in (data.train, data.test))
     order = torch.randperm(len(train.x), generator=torch.Generator().manual_seed(seed))

@@ -14,6 +14,13 @@ def format_names(names: Sequence[str]) -> str:
     return join_truncated([f"'{name}'" for name in names])
 
 
+def format_first_and_last(names: Sequence[str]) -> str:
+    """Quote and join names, leaving out the middle of a long list."""
+    quoted = [f"'{name}'" for name in names]
+    is_long = len(names) > MAX_NAMES_SHOWN
+    return ", ".join([*quoted[: MAX_NAMES_SHOWN - 3], "…", *quoted[-3:]] if is_long else quoted)
+
+
 def join_truncated(items: Sequence[str]) -> str:
     """Join items, cutting a long list."""
     suffix = f" and {len(items) - MAX_NAMES_SHOWN:,} more" if len(items) > MAX_NAMES_SHOWN else ""

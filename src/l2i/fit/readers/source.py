@@ -16,7 +16,7 @@ from l2i.errors import InputError
 from l2i.files.output import ProgressCallback, ignore_progress
 from l2i.files.safety import check_regular_file
 from l2i.fit.artifact import RowPreview
-from l2i.fit.formatting import format_names, pluralize, to_one_line
+from l2i.fit.formatting import format_first_and_last, format_names, pluralize, to_one_line
 from l2i.fit.options import ReadOptions
 from l2i.fit.preprocess import Column, TablePreprocessor, TextPreprocessor
 from l2i.fit.readers.columns import (
@@ -231,17 +231,11 @@ def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallba
     return _make_image_source(images, ids, options, "paths", labels, task, notes)
 
 
-def _format_ends(names: list[str]) -> str:
-    """Quote the first and the last names: labels are often in the last column."""
-    quoted = [f"'{name}'" for name in names]
-    return ", ".join(quoted if len(names) <= 8 else [*quoted[:5], "…", *quoted[-3:]])
-
-
 def _read_labeled_table(path: Path, options: ReadOptions) -> RawTable:
     table = read_table(path, encoding=options.encoding, separator=options.separator)
     columns = list(table.frame.columns)
     if not options.target:
-        actual = f"it has {_format_ends(columns)}"
+        actual = f"it has {format_first_and_last(columns)}"
         raise InputError(f"--target must name the column of {path} with the labels; {actual}")
     _check_named_columns(options, columns, path)
     return table

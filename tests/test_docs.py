@@ -1,7 +1,9 @@
 """Pages run as written, links lead to pages and headings, and named flags and recipes exist."""
 
 import ast
+import contextlib
 import importlib.util
+import io
 import os
 import re
 import shlex
@@ -13,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -44,6 +46,7 @@ BLOCK = re.compile(
     r"(?P<content>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 INLINE_CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 UNCHECKED_LINK = re.compile(
@@ -92,14 +95,24 @@ def read_prose(page: Path) -> str:
     return BLOCK.sub("", page.read_text())
 
 
-def find_steps(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield Python blocks but fragments, and the commands of console blocks, in order."""
-    for kind, content, is_fragment in read_blocks(page):
+def find_steps(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield Python blocks but fragments, with the output shown below, and console commands."""
+    blocks = read_blocks(page)
+    for (kind, content, is_fragment), following in zip_longest(blocks, blocks[1:]):
         if kind == "python" and not is_fragment:
-            yield kind, content
+            yield kind, content, following[1] if following and following[0] == "text" else ""
         elif kind == "console":
             lines = content.splitlines()
-            yield from ((kind, line[2:]) for line in lines if line.startswith("$ "))
+            yield from ((kind, line[2:], "") for line in lines if line.startswith("$ "))
+
+
+def is_shown(printed: str, shown: str) -> bool:
+    """Return whether a page shows what was printed; machines may differ in the numbers a little."""
+    actual, expected = (
+        [float(number) for number in NUMBER.findall(text)] for text in (printed, shown)
+    )
+    same_words = [NUMBER.sub("#", text).split() for text in (printed, shown)]
+    return same_words[0] == same_words[1] and actual == pytest.approx(expected, rel=0.1, abs=0.02)
 
 
 def run_command(command: str, folder: Path) -> None:
@@ -128,10 +141,14 @@ def test_a_page_runs_as_it_is_written(
     if page.stem == "CONTRIBUTING":
         for name, path in ADDED_BY_CONTRIBUTING.items():
             monkeypatch.setitem(DATASETS, name, path)
-    for kind, content in find_steps(page):
+    for kind, content, shown in find_steps(page):
         if kind == "python":
             code = compile(content, f"{page.name}:{content.splitlines()[0]}", "exec")
-            exec(code, vars(module))
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                exec(code, vars(module))
+            printed = output.getvalue()
+            is_output = printed and shown
+            assert not is_output or is_shown(printed, shown), f"{page.name}:\n{printed}\n{shown}"
         else:
             run_command(content, tmp_path)
 

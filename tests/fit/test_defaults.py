@@ -40,3 +40,10 @@ def test_views_of_landmarks_are_explained() -> None:
     assert run.data.strong == run.data.weak
     assert reasons["strong view"] == "the same as the weak view"
     assert reasons["weak view"] == "landmarks move with the image"
+
+
+def test_why_l2i_is_off_is_explained() -> None:
+    table = {"shape": (30,), "classes": 2, "labeled": 20}
+    chosen = choose_run(Facts(**table, unlabeled=300), method="supervised")[1]["L2I"]
+    assert chosen == "the method imputes no labels"
+    assert choose_run(Facts(**table, unlabeled=0))[1]["L2I"] == "there are no unlabelled rows"

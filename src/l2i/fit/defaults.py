@@ -87,7 +87,7 @@ def choose_run(
         run = replace(run, l2i={"rho": TABULAR_RHO})
         reasons["L2I"] = f"the default ρ = {L2I().rho:g} hurt on tabular classification"
     if run.l2i.update == "off":
-        reasons["L2I"] = "it imputes labels of unlabelled rows" if facts.unlabeled else why_method
+        reasons["L2I"] = "the method imputes no labels" if facts.unlabeled else why_method
     return run, {"method": why_method, **reasons}
 
 

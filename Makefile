@@ -7,7 +7,7 @@ INSTALLED_DEV := .venv/installed-dev
 INSTALLED_DOCS := .venv/installed-docs
 
 .NOTPARALLEL:
-.PHONY: demo test test-all lint check docs fuzz soak format clean
+.PHONY: demo test test-all lint check docs fuzz soak mutants format clean
 
 # Compares methods on 40 labelled digits, then fits a CSV file in which most labels are blank.
 demo: $(INSTALLED)
@@ -45,6 +45,10 @@ CASES ?= 100
 soak: MINUTES = 40
 soak: $(INSTALLED_DEV)
 	$(BIN)/python tests/soak/run.py --minutes $(MINUTES) --cases $(CASES)
+
+# Puts faults into copies of the source, one at a time, and prints those that no test finds; ONLY='fit B1' for some.
+mutants: $(INSTALLED_DEV)
+	$(BIN)/python tests/mutants/run.py $(ONLY)
 
 format: $(INSTALLED_DEV)
 	$(BIN)/ruff format .

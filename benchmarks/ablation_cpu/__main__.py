@@ -16,7 +16,7 @@ from l2i.cli import report_errors, run_and_exit
 from l2i.cli.parsing import handle_help_flag, parse_options, print_stderr
 from l2i.errors import InputError
 from l2i.experiments.options import DataLocation
-from l2i.files.output import print_utf8
+from l2i.files.terminal import print_utf8
 from l2i.registry import make_unknown_error
 from l2i.torchrun import world_size
 

@@ -27,10 +27,10 @@ from benchmarks.ablation_cpu.results import (
 )
 from benchmarks.ablation_cpu.runner import find_nearest_step
 from benchmarks.ablation_cpu.store import Record
-from rich.console import Console
 
 from l2i.experiments.formatting import format_mean_stderr, print_rows, render_markdown
 from l2i.experiments.plots import format_mean_change
+from l2i.files.terminal import print_lines
 
 ARM_LABELS: dict[Arm, str] = {
     "baseline": "baseline",
@@ -290,6 +290,6 @@ def render_sheet_markdown(sheet: Sheet, *, with_heading: bool) -> str:
 
 def print_sheet(sheet: Sheet) -> None:
     """Print the tables of a part for the terminal."""
-    Console(highlight=False, markup=False, soft_wrap=True).print(f"{sheet.part}: {sheet.title}")
+    print_lines(f"{sheet.part}: {sheet.title}")
     for rows in sheet.tables:
         print_rows(rows, left_aligned=("arm",))

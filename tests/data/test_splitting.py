@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from l2i.data.datasets.builtin import load_sklearn_digits
-from l2i.data.samples import DataSet, Samples, Splits
+from l2i.data.samples import DataSet, Samples, Splits, describe_changes
 from l2i.data.splitting import draw_splits
+from l2i.data.transforms.image import Normalize
 from l2i.errors import InputError
 from l2i.quantity import resolve_count
 
@@ -143,13 +146,52 @@ def test_a_description_counts_samples_and_classes() -> None:
     assert "8 labelled (1 to 4 per class)" in uneven.describe()
 
 
-def test_a_fingerprint_knows_labels_and_labelled_inputs() -> None:
-    def of(x: torch.Tensor, y: torch.Tensor) -> str:
-        return Splits.from_arrays(labeled=(x, y), unlabeled=x, test=(x, y), classes=2).fingerprint()
+def make_splits(**changes: object) -> Splits:
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.rand(10, 3, generator=draw), torch.arange(10) % 2
+    parts = {"labeled": (x, y), "unlabeled": x + 1, "validation": (x + 2, y), "test": (x + 3, y)}
+    return Splits.from_arrays(**{**parts, "classes": 2, **changes})  # type: ignore[arg-type]
 
-    x, y = torch.rand(10, 3), torch.arange(10) % 2
-    assert of(x, y) == of(x.clone(), y.clone())
-    assert len({of(x, y), of(x, 1 - y), of(x + 1, y)}) == 3
+
+def test_a_fingerprint_is_that_of_the_content() -> None:
+    assert make_splits().fingerprint() == make_splits().fingerprint()
+    assert describe_changes(make_splits().fingerprint(), make_splits().fingerprint()) is None
+
+
+def test_a_fingerprint_covers_every_part_and_its_order() -> None:
+    """Each of these was unseen while only the labels and the labelled inputs counted."""
+    plain, y = make_splits(), torch.arange(10) % 2
+    x = plain.labeled.x
+    assert isinstance(x, torch.Tensor)
+    one_less = x + 3
+    one_less[-1, -1] += 1e-6
+    changes = {
+        "the inputs of the labelled samples": {"labeled": (x.flip(0), y)},
+        "the labels of the labelled samples": {"labeled": (x, 1 - y)},
+        "the inputs of the unlabelled samples": {"unlabeled": (x + 1).flip(0)},
+        "the inputs of the validation samples": {"validation": (x + 2.5, y)},
+        "the labels of the validation samples": {"validation": (x + 2, 1 - y)},
+        "the inputs of the test samples": {"test": (one_less, y)},
+        "the inputs and labels of the test samples": {"test": (x[:9], y[:9])},
+        "the preprocessing": {"normalization": Normalize(torch.ones(1), torch.ones(1))},
+    }
+    before = plain.fingerprint()
+    for wanted, change in changes.items():
+        assert describe_changes(before, make_splits(**change).fingerprint()) == wanted
+    weighted = plain.labeled._replace(weight=torch.arange(10.0))
+    other = replace(plain, labeled=weighted).fingerprint()
+    assert describe_changes(before, other) == "the weights of the labelled samples"
+    other = replace(plain, holdout=plain.labeled.take(torch.arange(4))).fingerprint()
+    assert describe_changes(before, other) == "the inputs and labels of the hold-out samples"
+
+
+def test_a_fingerprint_does_not_confuse_types_and_shapes() -> None:
+    x = torch.zeros(10, 4, dtype=torch.uint8)
+    digests = {
+        make_splits(unlabeled=values).fingerprint()["unlabeled.inputs"]
+        for values in (x, x.to(torch.int8), x.reshape(5, 8), x.reshape(10, 2, 2))
+    }
+    assert len(digests) == 4
 
 
 def test_shares_are_rounded_and_never_nothing() -> None:

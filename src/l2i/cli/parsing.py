@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from l2i import recipes
 from l2i.errors import InputError
+from l2i.files.terminal import to_one_line
 from l2i.torchrun import rank
 
 if TYPE_CHECKING:
@@ -166,5 +167,5 @@ def print_stderr(message: object, exit_code: int = 0) -> int:
     """
     if exit_code and rank():
         time.sleep(PEER_ERROR_DELAY)
-    print("l2i:", " ".join(str(message).split()), file=sys.stderr)
+    print("l2i:", to_one_line(str(message)), file=sys.stderr)
     return exit_code

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from l2i.data.batch import AffineMap
 from l2i.data.transforms.image import Augment, ColumnLayout, Normalize
 from l2i.data.transforms.text import TokenAugment, Vocabulary
 from l2i.errors import InputError
+from l2i.files.digest import hash_arrays, hash_bytes
 
 if TYPE_CHECKING:
     from l2i.files.images import ImageFiles
 
+MIN_TARGET_STD = 1e-30  # float32 holds it, and its inverse, with room to spare
 SPLIT_TITLES = {
     "labeled": "labelled",
     "unlabeled": "unlabelled",
@@ -25,6 +30,36 @@ SPLIT_TITLES = {
     "validation": "validation",
     "test": "test",
 }
+
+PART_TITLES = {
+    "inputs": "inputs",
+    "times": "modification times",
+    "labels": "labels",
+    "weights": "weights",
+    "ids": "ids",
+}
+Fingerprint = dict[str, str]
+"""A checksum for each part of the data, such as 'unlabeled.inputs'."""
+
+
+def describe_changes(
+    stored: Fingerprint, current: Fingerprint, noun: str = "samples"
+) -> str | None:
+    """Say which parts of the data differ, as in 'the inputs of the unlabelled samples', if any."""
+    changed = [key for key in current | stored if current.get(key) != stored.get(key)]
+    kinds_by_split: dict[str, list[str]] = {}
+    for split, dot, kind in (key.partition(".") for key in changed):
+        if dot:
+            title = SPLIT_TITLES.get(split, split)  # a checkpoint may be untrusted
+            kinds_by_split.setdefault(title, []).append(PART_TITLES.get(kind, kind))
+    if kinds_by_split.get("hold-out") == kinds_by_split.get("labelled"):
+        kinds_by_split.pop("hold-out", None)  # they are usually the same samples
+    listed = [
+        f"the {', '.join(kinds[:-1])}{' and ' * (len(kinds) > 1)}{kinds[-1]} of the {split} {noun}"
+        for split, kinds in kinds_by_split.items()
+    ]
+    listed += [f"the {key}" for key in changed if "." not in key]
+    return ", ".join(listed) or None
 
 
 class Samples(NamedTuple):
@@ -201,16 +236,27 @@ class Splits(SampleInfo):
             return (raw[:, 0] if raw.ndim == 3 else raw).long()
         return raw if self.normalization is None else self.normalization.apply(raw)
 
-    def fingerprint(self) -> str:
-        """Return a checksum of the split, computed from all labels and the labelled inputs."""
-        hasher = hashlib.blake2b(digest_size=16)
+    def fingerprint(self) -> Fingerprint:
+        """Return a checksum of every part of the data: all inputs, labels and weights, in order.
+
+        Files that are streamed count by name, size and modification time.
+        """
+        parts: Fingerprint = {}
         for name in SPLIT_TITLES:
             samples: Samples = getattr(self, name)
-            hasher.update(f"{name} {list(samples.x.shape)}".encode())
-            hasher.update(samples.y.numpy(force=True).tobytes())
-        x = self.labeled.x
-        hasher.update(x.numpy(force=True).tobytes() if isinstance(x, Tensor) else x.encode_names())
-        return hasher.hexdigest()
+            if isinstance(samples.x, Tensor):
+                parts[f"{name}.inputs"] = _hash_tensors(samples.x)
+            else:
+                names, times = samples.x.describe_files()
+                parts |= {f"{name}.inputs": hash_bytes(names), f"{name}.times": hash_bytes(times)}
+            parts[f"{name}.labels"] = _hash_tensors(samples.y)
+            if samples.weight is not None:
+                parts[f"{name}.weights"] = _hash_tensors(samples.weight)
+        constants = (self.normalization, self.columns, self.vocabulary)
+        tensors = [v for c in constants if c is not None for v in c if isinstance(v, Tensor)]
+        facts = f"{self.classes} {self.has_landmarks} {self.eye_indices}".encode()
+        parts["preprocessing"] = hash_bytes(facts, _hash_tensors(*tensors).encode())
+        return parts
 
     def describe(self, *, exclude: tuple[str, ...] = ()) -> str:
         """Return how many samples each set and each class has, in words."""
@@ -220,6 +266,10 @@ class Splits(SampleInfo):
             if name not in exclude
             for y in (getattr(self, name).y,)
         )
+
+
+def _hash_tensors(*tensors: Tensor) -> str:
+    return hash_arrays(*(tensor.numpy(force=True) for tensor in tensors))
 
 
 def _check_token_ids(vocabulary: Vocabulary, *inputs: Any) -> None:
@@ -236,9 +286,27 @@ def _format_class_counts(y: Tensor, classes: int | None) -> str:
     return f" ({low:,} per class)" if low == high else f" ({low:,} to {high:,} per class)"
 
 
+def check_target_range(targets: NDArray[Any], names: Sequence[str]) -> None:
+    """Check that float32 holds targets [N, D], less their mean, with all of its digits."""
+    values = np.asarray(targets, dtype=np.float64)
+    for column, name in zip(values.T, names, strict=True):
+        largest = float(np.abs(column).max(initial=0.0))
+        std = largest * float(np.std(column / largest)) if largest else 0.0
+        if std > 0 and not MIN_TARGET_STD < std < 1 / MIN_TARGET_STD:  # NaN is found elsewhere
+            factor = f"1e{-round(math.log10(std)):+d}"
+            problem = f"target '{name}' has a standard deviation of {std:.1g}"
+            limits = (
+                f"outside of what float32 can hold ({MIN_TARGET_STD:g} to {1 / MIN_TARGET_STD:g})"
+            )
+            raise InputError(f"{problem}, {limits}; rescale it, for example by {factor}")
+
+
 def make_samples(x: Any, y: Any, classes: int | None) -> Samples:
     """Convert inputs and labels to tensors, and check them."""
     inputs, labels = x if hasattr(x, "read") else torch.as_tensor(x), torch.as_tensor(y)
+    if classes is None:
+        flat = labels.reshape(len(labels), -1).numpy(force=True)
+        check_target_range(flat, [f"y{i}" for i in range(flat.shape[1])])
     labels = labels.float() if classes is None else labels.long()
     if len(inputs) != len(labels):
         counts = f"{len(inputs)} samples and {len(labels)} labels"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from l2i import recipes
@@ -22,6 +21,7 @@ from l2i.experiments.results import (
     read_store,
     strip_table_name,
 )
+from l2i.files.terminal import print_lines
 from l2i.recipes.table import Table
 from l2i.registry import make_unknown_error
 from l2i.training.logger import format_duration
@@ -161,7 +161,7 @@ def _train_or_load(
             store.save_run(run)
         results[run.seed] = result
     cell_results = [results[run.seed] for run in runs]
-    print(_summarize_cell(cell_results, loaded), file=sys.stderr, flush=True)
+    print_lines(_summarize_cell(cell_results, loaded), stderr=True)
     return cell_results
 
 

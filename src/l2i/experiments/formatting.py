@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import mean, stdev
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from l2i.files.output import print_utf8
+from l2i.files.terminal import escape_controls, make_console, print_utf8
 
 MAX_WIDTH = 400  # characters
 FormattedColumns = dict[str, list[str]]
@@ -66,6 +65,6 @@ def print_rows(
         is_left = heading in (headings[0], *left_aligned)
         table.add_column(heading, justify="left" if is_left else "right", no_wrap=True)
     for row in body:
-        table.add_row(*row)
-    width = Console(highlight=False, markup=False, width=MAX_WIDTH).measure(table).maximum
-    Console(highlight=False, markup=False, width=width).print(table)
+        table.add_row(*map(escape_controls, row))
+    width = make_console(width=MAX_WIDTH).measure(table).maximum
+    make_console(width=width).print(table)

@@ -26,6 +26,7 @@ IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 50_000_000  # a small file may claim to be an image that fills the memory
 LARGE_IMAGE_PIXELS = 16_000_000  # above which threads take turns, to bound memory
 LARGE_IMAGE_LOCK = Lock()
+STAT_CHUNK = 4096  # files that a thread looks up together
 ItemT = TypeVar("ItemT")
 OutputT = TypeVar("OutputT")
 
@@ -106,6 +107,15 @@ def map_in_threads(
         yield from pool.map(function, items)
 
 
+def _stat_files(paths: list[str]) -> list[tuple[int, int]]:
+    """Return the size and the modification time, in nanoseconds, of each file."""
+    try:
+        return [(s.st_size, s.st_mtime_ns) for s in map(os.stat, paths)]
+    except OSError as error:
+        problem = f"image {error.filename} cannot be read ({error.strerror})"
+        raise InputError(f"{problem}; restore it, or remove it from the dataset") from None
+
+
 def ignore_image_warnings() -> warnings.catch_warnings[None]:
     """Silence warnings: odd headers are common, and what cannot be decoded is an error."""
     return warnings.catch_warnings(action="ignore")
@@ -150,10 +160,14 @@ class ImageFiles:
     def shape(self) -> torch.Size:
         return torch.Size((len(self), 3, self.size, self.size))
 
-    def encode_names(self) -> bytes:
-        """Encode the last two parts of all paths, class and file, in order."""
-        paths = (os.fsencode(self.paths[row]) for row in self.rows.tolist())
-        return b"\n".join(b"/".join(path.split(b"/")[-2:]) for path in paths)
+    def describe_files(self) -> tuple[bytes, bytes]:
+        """Encode names (class and file) with sizes, and modification times, all in order."""
+        paths = [self.paths[row] for row in self.rows.tolist()]
+        chunks = [paths[i : i + STAT_CHUNK] for i in range(0, len(paths), STAT_CHUNK)]
+        stats = [stat for chunk in map_in_threads(_stat_files, chunks) for stat in chunk]
+        names = (b"/".join(os.fsencode(path).split(b"/")[-2:]) for path in paths)
+        lines = (b"%s %d" % (name, size) for name, (size, _) in zip(names, stats, strict=True))
+        return b"\n".join(lines), np.array([time for _, time in stats], dtype=np.int64).tobytes()
 
     def read(self, index: Tensor | slice | None = None) -> Tensor:
         """Decode the chosen images, or all, as uint8 [B, 3, S, S]."""

@@ -27,11 +27,6 @@ def join_truncated(items: Sequence[str]) -> str:
     return ", ".join(items[:MAX_NAMES_SHOWN]) + suffix
 
 
-def to_one_line(text: str) -> str:
-    """Put a message on one line, whatever names and cells it quotes."""
-    return " ".join(text.split())
-
-
 def pluralize(count: int, singular: str, plural: str | None = None) -> str:
     """Format a count, as in '1 row' or '3 rows'."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"

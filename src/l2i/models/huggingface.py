@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from l2i.errors import InputError
+from l2i.files.terminal import print_lines
 
 if TYPE_CHECKING:
     from l2i.models.base import ModelConfig
@@ -208,7 +208,7 @@ def announce_hub_lookup(weights: str) -> None:
     """Print, once, that the hub is asked: offline, that takes half a minute to fail."""
     if not _is_folder(weights):
         message = f"l2i: looking up {weights} on the Hugging Face Hub (--model.weights)"
-        print(message, file=sys.stderr, flush=True)
+        print_lines(message, stderr=True)
 
 
 def shorten_error(error: Exception) -> str:

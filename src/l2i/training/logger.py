@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from l2i.bilevel.functional import Params
-from l2i.errors import InputError
+from l2i.errors import DamagedFile
+from l2i.files.output import name_file_in_errors
+from l2i.files.terminal import escape_controls, make_console, print_lines, to_one_line
 from l2i.training.checkpoint import AsyncCheckpointer
 from l2i.training.evaluation import extract_curve, find_best_step
 from l2i.training.metrics import MetricRow, parse_metrics
@@ -63,8 +64,9 @@ class RunLogger(NullLogger):
 
     def log_row(self, row: MetricRow) -> None:
         super().log_row(row)
-        self.metrics.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        self.metrics.flush()
+        with name_file_in_errors(self.folder / "metrics.jsonl"):
+            self.metrics.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            self.metrics.flush()
         self.events.write_row(row)
 
     def save_best(self, step: int, teacher: Callable[[], Params]) -> None:
@@ -92,11 +94,11 @@ def _read_rows(path: Path, size: int) -> list[MetricRow]:
     """Read the rows in the first `size` bytes of metrics.jsonl."""
     fix = "restore it, or choose a different --out"
     if size > (path.stat().st_size if path.exists() else 0):
-        raise InputError(f"{path} is shorter than it was at the checkpoint; {fix}")
+        raise DamagedFile(f"{path} is shorter than it was at the checkpoint; {fix}")
     try:
         return parse_metrics(path.read_bytes()[:size] if size else b"")
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(f"{path} is damaged; {fix}") from None
+        raise DamagedFile(f"{path} is damaged; {fix}") from None
 
 
 class TensorBoardWriter:
@@ -109,19 +111,21 @@ class TensorBoardWriter:
 
         self.event, self.summary = Event, Summary
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        self.records = RecordWriter((folder / name).open("xb"))
+        self.path = folder / name
+        self.records = RecordWriter(self.path.open("xb"))
         self._write_event(file_version="brain.Event:2")
         # rows from here on replace those of an earlier file
         self._write_event(step=step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def _write_event(self, **fields: Any) -> None:
-        self.records.write(self.event(wall_time=time.time(), **fields).SerializeToString())
+        with name_file_in_errors(self.path):
+            self.records.write(self.event(wall_time=time.time(), **fields).SerializeToString())
+            self.records.flush()
 
     def write_row(self, row: MetricRow) -> None:
         present = {name: v for name, v in row.items() if name != "step" and v is not None}
         values = [self.summary.Value(tag=name, simple_value=v) for name, v in present.items()]
         self._write_event(step=int(row["step"] or 0), summary=self.summary(value=values))
-        self.records.flush()
 
 
 def format_duration(seconds: float) -> str:
@@ -180,7 +184,7 @@ def make_throttled_printer() -> Callable[[str], None]:
         nonlocal last_printed
         if time.monotonic() - last_printed >= LINE_INTERVAL:
             last_printed = time.monotonic()
-            Console(stderr=True).print(line, highlight=False, soft_wrap=True)
+            print_lines(line, stderr=True)
 
     return print_throttled
 
@@ -199,14 +203,15 @@ class ProgressBar:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.line_interval, self.clock = line_interval, clock
-        self.console = Console(stderr=True, quiet=quiet)
-        self.label, self.steps, self.start, self.costs = label, steps, start, ""
+        self.console = make_console(stderr=True, quiet=quiet)
+        self.label, self.steps = to_one_line(label), steps
+        self.start, self.costs = start, ""
         self.eval_samples = self.eval_done = 0
         self.estimate_shown = False
         self.rate_start: tuple[float, int] | None = None  # time and step to measure the rate from
         self.start_time = self.last_update = self.clock()
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=BAR_WIDTH),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
@@ -215,7 +220,7 @@ class ProgressBar:
             transient=True,
             disable=quiet or not self.console.is_terminal,
         )
-        self.task = self.progress.add_task(label, total=steps, completed=start, costs="")
+        self.task = self.progress.add_task(self.label, total=steps, completed=start, costs="")
 
     def advance(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
@@ -267,7 +272,7 @@ class ProgressBar:
             self._show_status(status, status)
 
     def print_line(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(escape_controls(line), soft_wrap=True)
 
     def show_costs(self, row: MetricRow) -> None:
         names = [name for name in ("test", "c_t", "c_u", "c_h") if row.get(name) is not None]

@@ -155,8 +155,8 @@ class TrainingLoop:
             problem = f"the newest checkpoint in {checkpoints} is not one of a training run"
             raise InputError(f"{problem}; train with a different --out")
         run_dir.check_config(checkpoints, to_json(from_json(meta["config"])), self.run)
-        splits, custom_splits = self.trainer.splits, self.trainer.custom_splits
-        run_dir.check_fingerprint(self.folder, meta, splits, custom_splits=custom_splits)
+        custom_splits = self.trainer.custom_splits
+        run_dir.check_fingerprint(self.folder, meta, self.fingerprint, custom_splits=custom_splits)
         return tensors, meta
 
     def finish(self) -> Result:

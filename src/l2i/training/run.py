@@ -15,14 +15,20 @@ from torch import nn
 from l2i.config import Run, from_json, to_json
 from l2i.config.validate import validate
 from l2i.data import STREAMED_DATASETS
-from l2i.data.samples import Splits
+from l2i.data.samples import Splits, describe_changes
 from l2i.distributed import ProcessGroup, init_distributed
 from l2i.errors import InputError, Stopped
 from l2i.training import run_dir
 from l2i.training.checkpoint import load_latest_checkpoint, translate_disk_full
 from l2i.training.loop import EvalCallback, StopRequest, TrainingLoop
 from l2i.training.run_dir import Result, parse_result, read_result, resolve_run_dir
-from l2i.training.setup import get_param_dtype, pick_device, use_threads, with_data_root
+from l2i.training.setup import (
+    get_param_dtype,
+    load_splits,
+    pick_device,
+    use_threads,
+    with_data_root,
+)
 from l2i.training.trainer import Trainer
 
 # by default: capturing takes up to six streams per run, and torch has 32 distinct ones
@@ -118,14 +124,22 @@ def _read_finished_result(
         run_dir.check_available(folder, run)
         result = read_result(folder)
         payload = b"" if result is None else json.dumps(asdict(result)).encode()
-        if result is not None and splits is not None:
-            meta = load_latest_checkpoint(folder / "checkpoints")[1]
-            cpu_splits = splits.to(
-                torch.device("cpu"), get_param_dtype(run)
-            )  # as for the fingerprint
-            run_dir.check_fingerprint(folder, meta, cpu_splits, custom_splits=True)
+        if result is not None:
+            _check_finished_data(run, folder, splits)
     payload = group.broadcast_bytes(payload)
     return parse_result(payload) if payload else None
+
+
+def _check_finished_data(run: Run, folder: Path, splits: Splits | None) -> None:
+    """Check that a finished run was trained on the given splits, or on another data folder's."""
+    custom_splits = splits is not None
+    if splits is None:
+        if run_dir.read_run(folder).data.root == run.data.root:
+            return
+        splits = load_splits(run)
+    meta = load_latest_checkpoint(folder / "checkpoints")[1]
+    converted = splits.to(torch.device("cpu"), get_param_dtype(run))  # as in a trainer
+    run_dir.check_fingerprint(folder, meta, converted.fingerprint(), custom_splits=custom_splits)
 
 
 def _check_settings_agree(run: Run, group: ProcessGroup) -> None:
@@ -140,9 +154,14 @@ def _check_settings_agree(run: Run, group: ProcessGroup) -> None:
 
 def _check_data_agree(trainer: Trainer) -> None:
     """Check that all processes, which read their own machine's files, have the same samples."""
-    fingerprint = trainer.splits.fingerprint()
-    if trainer.group.broadcast_bytes(fingerprint.encode()) != fingerprint.encode():
-        problem = f"process {trainer.group.rank} has different data from process 0"
+    if trainer.group.size == 1:
+        return
+    own = {k: v for k, v in trainer.splits.fingerprint().items() if not k.endswith(".times")}
+    changes = describe_changes(
+        json.loads(trainer.group.broadcast_bytes(json.dumps(own).encode())), own
+    )
+    if changes is not None:
+        problem = f"process {trainer.group.rank} has different data from process 0 ({changes})"
         raise InputError(f"{problem}; use the same files in --data.root on all machines")
 
 

@@ -6,12 +6,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
-from rich.console import Console
-
 from l2i.experiments.benchmark.cases import Case
 from l2i.experiments.benchmark.roofline import Ceilings, Work
 from l2i.experiments.benchmark.timing import CheckpointOverhead, Memory, StepTimes
 from l2i.experiments.formatting import print_rows
+from l2i.files.terminal import print_lines
 
 NAME_COLUMNS = ("group", "variant", "network")
 METRIC_COLUMNS = (
@@ -153,11 +152,10 @@ class BenchmarkReport:
             name.replace("_per_second", "/s").replace("ratio", "× base"): text
             for name, text in self.definitions.items()
         }
-        Console(highlight=False, soft_wrap=True).print(
+        print_lines(
             *(f"{name}: {text}." for name, text in definitions.items()),
             str(self.saving),
             *self.notes,
             f"Ceilings: {copied}, {multiplied} in {self.precision} matrix products.",
             f"On {self.hardware}; torch {self.versions['torch']}, l2i {self.versions['l2i']}.",
-            sep="\n",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from l2i.experiments.tuning.space import SweepPlan, apply_values, make_no_valida
 from l2i.experiments.tuning.study import TrialClaim, TuningStudy
 from l2i.experiments.tuning.summary import render_summary, render_trial_line
 from l2i.files.output import write_atomic
+from l2i.files.terminal import print_lines
 from l2i.training.loading import read_metric_rows
 from l2i.training.logger import make_throttled_printer
 from l2i.training.run import train
@@ -46,7 +46,7 @@ def run_sweep(plan: SweepPlan) -> str:
                 is_finished = _train_trial(study, number, claim)
             if is_finished:
                 line = render_trial_line(plan, study.get_trials(), number)
-                print(line, file=sys.stderr, flush=True)
+                print_lines(line, stderr=True)
         return render_summary(plan, study.get_trials())
 
 
@@ -70,7 +70,7 @@ def _train_trial(study: TuningStudy, number: int, claim: TrialClaim) -> bool:
     run = replace(run, out=str(study.plan.get_trial_dir(number)))
     finish = partial(_finish_trial, trial, claim)
     if resolve_run_dir(run).exists():
-        print(f"trial {number}: resuming", file=sys.stderr, flush=True)
+        print_lines(f"trial {number}: resuming", stderr=True)
     try:
         result = train(run, quiet=True, on_evaluation=PruningCallback(trial, claim, run))
     except TrialPruned:

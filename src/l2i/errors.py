@@ -4,6 +4,14 @@
 class InputError(ValueError):
     """Wrong input; the message says what is wrong and what to do (exit code 2)."""
 
+    exit_code = 2
+
+
+class DamagedFile(InputError):
+    """A file that l2i wrote is damaged, missing, or belongs elsewhere (exit code 1)."""
+
+    exit_code = 1
+
 
 class NonFiniteCost(RuntimeError):
     """A cost or gradient is no longer finite (exit code 1); the last good checkpoint stays."""

@@ -163,10 +163,17 @@ class Regression(Task):
                 f"regression targets have shape {list(y.shape)}; "
                 "use [N, D], with D even for points x, y, …"
             )
-        std = y.std(dim=0, correction=0)
-        safe_std = torch.where(std > 0, std, torch.ones_like(std))
+        exact = (
+            y.double()
+        )  # squares of float32 overflow, or vanish, at the square root of its range
+        mean, std = exact.mean(dim=0), exact.std(dim=0, correction=0)
+        std = torch.where(std > 0, std, 1.0)
         return Regression(
-            num_outputs=y.shape[1], mean=y.mean(dim=0), std=safe_std, points=points, eyes=eyes
+            num_outputs=y.shape[1],
+            mean=mean.to(y.dtype),
+            std=std.to(y.dtype),
+            points=points,
+            eyes=eyes,
         )
 
     def sample_losses(self, outputs: Tensor, target: Tensor) -> Tensor:

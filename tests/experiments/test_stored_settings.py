@@ -97,7 +97,7 @@ def test_a_result_that_does_not_tell_its_settings_is_taken_as_it_is(
 def test_settings_that_are_none_are_damage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = saved / NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": ["optim.lr"]}))
-    assert run_command(["compare", "digits", "--from", "kept"]) == 2
+    assert run_command(["compare", "digits", "--from", "kept"]) == 1
     assert "is damaged, or not the result of a run" in capsys.readouterr().err
 
 

@@ -47,11 +47,11 @@ def works(*arguments: str, cwd: Path) -> Said:
     return said
 
 
-def refused(*arguments: str, cwd: Path) -> str:
+def refused(*arguments: str, cwd: Path, code: int = 2) -> str:
     """The one line that wrong input comes to; it leaves all files as they were."""
     before = files(cwd)
     said = l2i(*arguments, cwd=cwd)
-    assert said.code == 2, said
+    assert said.code == code, said
     assert said.out == ""
     lines = said.err.splitlines()
     assert len(lines) == 1, said.err

@@ -99,9 +99,9 @@ def test_onnx_says_what_it_takes_and_gives_and_no_folder_of_this_machine(
 def test_a_regressor_of_numbers_alone_answers_in_units(tmp_path: Path) -> None:
     frame = table()[["height", "price"]]
     inputs = TablePreprocessor(columns=tuple(fit_column(frame[name], "number") for name in frame))
-    make_fit(tmp_path, inputs, frame, two_targets(), SMALL)
-    path = export(tmp_path, tmp_path / "model.onnx")
-    right = wanted(tmp_path, frame)
+    make_fit(tmp_path / "fit", inputs, frame, two_targets(), SMALL)
+    path = export(tmp_path / "fit", tmp_path / "model.onnx")
+    right = wanted(tmp_path / "fit", frame)
     actual = answers(path, {"numbers": frame.to_numpy(dtype=np.float32)})
     assert list(actual) == ["values"]
     np.testing.assert_allclose(actual["values"], right, rtol=1e-4)
@@ -112,30 +112,31 @@ def test_a_regressor_of_numbers_alone_answers_in_units(tmp_path: Path) -> None:
 def test_categories_alone_can_be_exported(tmp_path: Path) -> None:
     frame = table()[["colour"]]
     make_fit(
-        tmp_path,
+        tmp_path / "fit",
         TablePreprocessor(columns=(fit_column(frame["colour"], "category"),)),
         frame,
         three_classes(),
         SMALL,
     )
     actual = answers(
-        export(tmp_path, tmp_path / "model.onnx"), {"categories": frame.to_numpy(dtype=object)}
+        export(tmp_path / "fit", tmp_path / "model.onnx"),
+        {"categories": frame.to_numpy(dtype=object)},
     )
-    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path, frame), atol=1e-4)
+    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path / "fit", frame), atol=1e-4)
 
 
 def test_times_in_seconds_are_read_in_float64(tmp_path: Path) -> None:
     times = pd.DataFrame({"time": 1.7e9 + np.random.default_rng(0).normal(size=COUNT)})
     make_fit(
-        tmp_path,
+        tmp_path / "fit",
         TablePreprocessor(columns=(fit_column(times["time"], "number"),)),
         times,
         three_classes(),
         SMALL,
     )
-    path = export(tmp_path, tmp_path / "model.onnx")
+    path = export(tmp_path / "fit", tmp_path / "model.onnx")
     actual = answers(path, {"numbers": times.to_numpy()})
-    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path, times), atol=1e-4)
+    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path / "fit", times), atol=1e-4)
     assert np.ptp(actual["probabilities"], axis=0).max() > 0.01
     assert json.loads(said_by(path)["inputs"])["numbers"].startswith("float64")
 
@@ -159,13 +160,15 @@ def pictures(folder: Path, name: str) -> NDArray[Any]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_onnx_reads_images_of_every_network(name: str, tmp_path: Path) -> None:
-    raw = pictures(tmp_path, name)
-    path = export(tmp_path, tmp_path / "model.onnx")
+    raw = pictures(tmp_path / "fit", name)
+    path = export(tmp_path / "fit", tmp_path / "model.onnx")
     says = said_by(path)
     assert json.loads(says["shape"]) == list(raw.shape[1:])
     assert json.loads(says["inputs"])["images"].startswith(f"{raw.dtype} [N, ")
     actual = answers(path, {"images": raw})
-    np.testing.assert_allclose(next(iter(actual.values())), wanted(tmp_path, raw), atol=1e-4)
+    np.testing.assert_allclose(
+        next(iter(actual.values())), wanted(tmp_path / "fit", raw), atol=1e-4
+    )
 
 
 def test_a_program_takes_places_of_categories_and_says_which(
@@ -192,16 +195,20 @@ def test_a_program_takes_places_of_categories_and_says_which(
 
 
 def test_a_program_reads_images(tmp_path: Path) -> None:
-    raw = pictures(tmp_path, "conv")
-    program = torch.export.load(export(tmp_path, tmp_path / "model.pt2"))
+    raw = pictures(tmp_path / "fit", "conv")
+    program = torch.export.load(export(tmp_path / "fit", tmp_path / "model.pt2"))
     actual = program.module()(images=torch.tensor(raw))
-    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path, raw), atol=1e-4)
+    np.testing.assert_allclose(actual["probabilities"], wanted(tmp_path / "fit", raw), atol=1e-4)
 
 
 def test_an_older_file_is_replaced(classifier: Path, tmp_path: Path) -> None:
     (tmp_path / "model.pt2").write_text("old")
-    assert export(classifier, str(tmp_path / "model.pt2")) == tmp_path / "model.pt2"
-    assert torch.export.load(tmp_path / "model.pt2")
+    with pytest.raises(InputError, match="it exists, and is not as l2i wrote it"):
+        export(classifier, str(tmp_path / "model.pt2"))
+    for overwrite in (True, False):  # after the first, the file is ours
+        path = export(classifier, str(tmp_path / "model.pt2"), overwrite=overwrite)
+        assert path == tmp_path / "model.pt2"
+        assert torch.export.load(path)
 
 
 def test_a_model_whose_file_cannot_be_checked_leaves_the_older_file(
@@ -214,7 +221,7 @@ def test_a_model_whose_file_cannot_be_checked_leaves_the_older_file(
     with pytest.raises(
         RuntimeError, match="differ from those of the fitted model; no file was written"
     ):
-        export(tmp_path / "fit", tmp_path / "model.pt2")
+        export(tmp_path / "fit", tmp_path / "model.pt2", overwrite=True)
     assert (tmp_path / "model.pt2").read_text() == "old"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["fit", "model.pt2"]
 
@@ -229,7 +236,7 @@ def test_a_model_whose_file_cannot_be_checked_leaves_the_older_file(
             "cannot write '.*nowhere/model.onnx': its folder does not exist; create it first",
         ),
         ("folder.pt2", "it is a folder"),
-        ("x" * 250 + ".pt2", "cannot write '.*': .*; choose a different path"),
+        ("x" * 252 + ".pt2", "cannot write '.*': .*; choose a different path"),
     ],
 )
 def test_a_place_that_no_file_can_have_is_refused(
@@ -245,11 +252,12 @@ def test_text_is_refused_with_what_reads_it(classifier: Path, tmp_path: Path) ->
     fitted, rows = read_fit(classifier)
     texts = pd.Series(["good film", "bad film"], name="review")
     inputs = TablePreprocessor(columns=(fit_column(texts, "text"),))
-    write_fit(tmp_path, replace(fitted, inputs=inputs.to_json()), rows)
+    (tmp_path / "fit").mkdir()
+    write_fit(tmp_path / "fit", replace(fitted, inputs=inputs.to_json()), rows)
     with pytest.raises(
         InputError, match="column 'review' is text, which cannot be exported; use 'l2i predict"
     ):
-        export(tmp_path, tmp_path / "model.onnx")
+        export(tmp_path / "fit", tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
 
 
@@ -264,7 +272,7 @@ def test_onnx_without_its_packages_says_how_to_install_them(
 
 def test_a_folder_that_is_no_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a fit folder"):
-        export(tmp_path, tmp_path / "model.onnx")
+        export(tmp_path / "fit", tmp_path / "model.onnx")
 
 
 def test_a_file_that_answers_otherwise_is_a_failure(classifier: Path) -> None:

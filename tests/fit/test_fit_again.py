@@ -7,11 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
-from fits import FIT, fitted_flowers, flowers, l2i, refused, works
+from fits import FIT, QUICK, fitted_flowers, l2i, refused, works
 
 from l2i.config import Run
 from l2i.config import replace as changed
@@ -19,7 +22,7 @@ from l2i.fit.artifact import read_fit
 from l2i.fit.candidates import assemble_fit
 from l2i.fit.impute import impute
 from l2i.fit.options import FitOptions
-from l2i.fit.pipeline import IDENTITY_FILE, make_candidate_runs, plan_run, train_candidate
+from l2i.fit.pipeline import make_candidate_runs, plan_run, train_candidate
 from l2i.fit.readers.source import read_source
 from l2i.fit.split import assemble_data, prepare_data
 from l2i.training.run_dir import LOCK_FILE
@@ -32,12 +35,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(run: Path) -> dict[Path, tuple[int, bytes]]:
-    """Files of a fit and their times, except those that say who is at work and on what."""
-    every = [
-        path
-        for path in run.rglob("*")
-        if path.is_file() and path not in (run / LOCK_FILE, run / IDENTITY_FILE)
-    ]
+    """Files of a fit and their times, except the one that says who is at work."""
+    every = [path for path in run.rglob("*") if path.is_file() and path != run / LOCK_FILE]
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in every}
 
 
@@ -50,19 +49,111 @@ def test_a_fit_that_is_done_is_not_done_again(table: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [("--seed", "2"), ("--steps", "50"), ("--validation", "0.3"), ("--method", "vat")]
+    ("other", "difference"),
+    [
+        (("--seed", "2"), "seed is 1 there and 2 here"),
+        (("--steps", "50"), "steps is 60 there and 50 here"),
+        (("--validation", "0.3"), "validation is 0.2 there and 0.3 here"),
+        (("--method", "vat"), "method is auto there and vat here"),
+    ],
 )
-def test_other_options_in_the_same_folder_are_refused(table: Path, other: tuple[str, str]) -> None:
-    assert (
-        "runs/flowers contains a fit of other data or with other options; choose a different --out"
-        in refused(*FIT, *other, cwd=table)
+def test_other_options_in_the_same_folder_are_refused(
+    table: Path, other: tuple[str, str], difference: str
+) -> None:
+    line = refused(*FIT, *other, cwd=table)
+    assert line.startswith("l2i: runs/flowers contains a fit with other options (")
+    assert difference in line
+    assert line.endswith("; choose a different --out, or remove the folder")
+
+
+def swap_unlabeled_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Reverse the unlabelled rows among the places of unlabelled rows."""
+    blank = np.flatnonzero(frame["label"] == "")
+    order = np.arange(len(frame))
+    order[blank] = blank[::-1]
+    return frame.iloc[order]
+
+
+def move_labeled_rows_first(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.sort_values("label", key=lambda labels: labels == "", kind="stable")
+
+
+def change_cell(
+    column: str, value: object, *, labeled: bool
+) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        is_candidate = ((frame["label"] != "") == labeled) & (frame[column] != value)
+        frame[column] = frame[column].astype(object)
+        frame.loc[int(is_candidate.to_numpy().argmax()), column] = value
+        return frame
+
+    return change
+
+
+CHANGES = {
+    "unlabelled rows in another order": (
+        swap_unlabeled_rows,
+        "the ids and inputs of the unlabelled rows",
+    ),
+    "all rows in another order": (move_labeled_rows_first, "the order of the rows"),
+    "an input of an unlabelled row": (
+        change_cell("size0", 0.123, labeled=False),
+        "the inputs of the unlabelled rows",
+    ),
+    "a category of an unlabelled row": (
+        change_cell("colour", "blue", labeled=False),
+        "the inputs of the unlabelled rows",
+    ),
+    "an input of a labelled row": (
+        change_cell("size0", 0.123, labeled=True),
+        "the inputs of the labelled rows",
+    ),
+    "a label": (change_cell("label", "lily", labeled=True), "the labels of the labelled rows"),
+    "an id": (change_cell("name", "oak", labeled=False), "the ids of the unlabelled rows"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_fit_of_other_data_is_refused_and_says_what_changed(
+    name: str, table: Path, tmp_path: Path
+) -> None:
+    change, difference = CHANGES[name]
+    shutil.copytree(table, tmp_path / "all")
+    frame = pd.read_csv(table / "flowers.csv", keep_default_na=False)
+    change(frame).to_csv(tmp_path / "all" / "flowers.csv", index=False)
+    line = refused(*FIT, cwd=tmp_path / "all")
+    assert line == (
+        f"l2i: runs/flowers contains a fit of other data (changed: {difference}); "
+        "choose a different --out, or remove the folder"
     )
 
 
-def test_other_data_in_the_same_folder_are_refused(table: Path, tmp_path: Path) -> None:
-    shutil.copytree(table / "runs", tmp_path / "runs")
-    flowers(seed=1).to_csv(tmp_path / "flowers.csv", index=False)
-    assert "contains a fit of other data or with other options" in refused(*FIT, cwd=tmp_path)
+def test_a_fit_that_was_moved_with_its_data_is_still_done(table: Path, tmp_path: Path) -> None:
+    shutil.copytree(table, tmp_path / "all")
+    assert "is already fitted" in works(*FIT, cwd=tmp_path / "all").err
+
+
+def test_an_unfinished_fit_does_not_resume_on_other_data(table: Path, tmp_path: Path) -> None:
+    shutil.copytree(table, tmp_path / "all")
+    for name in ("fit.json", "l2i/result.json"):
+        (tmp_path / "all/runs/flowers" / name).unlink()
+    frame = pd.read_csv(table / "flowers.csv", keep_default_na=False)
+    swap_unlabeled_rows(frame).to_csv(tmp_path / "all" / "flowers.csv", index=False)
+    line = refused(*FIT, cwd=tmp_path / "all")
+    assert "of other data (changed: the ids and inputs of the unlabelled rows)" in line
+
+
+def test_other_pictures_make_another_fit(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, size=(60, 8, 8), dtype=np.uint8)
+    y = np.where(np.arange(60) < 30, np.arange(60) % 2, -1)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    fit = ("fit", "data.npz", *QUICK, "--steps", "2", "--model.width", "2", "--no-baselines")
+    works(*fit, cwd=tmp_path)
+    x[30:] = 255 - x[30:][::-1]
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    line = refused(*fit, cwd=tmp_path)
+    assert "of other data (changed: the inputs of the unlabelled rows)" in line
 
 
 def test_a_folder_of_something_else_is_left_alone(table: Path) -> None:

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from l2i import Augment, Data, InputError, Optim, Run, Splits, load_model, train
+from l2i import Augment, Data, Optim, Run, Splits, load_model, train
 from l2i.data.batch import BatchSizes
+from l2i.errors import DamagedFile
 from l2i.fit.artifact import Candidate, FitArtifact, FitRows, read_fit, write_fit
 from l2i.fit.modules import (
     ExportableInputs,
@@ -216,7 +217,7 @@ def test_early_stopping_says_which_model_it_is(tmp_path: Path) -> None:
     wanted = load_model(tmp_path / "l2i", splits=splits)(x)
     np.testing.assert_allclose(network(x), wanted.numpy(force=True), atol=1e-6)
     best.write_bytes(best.read_bytes()[:-9])
-    with pytest.raises(InputError, match="is missing or damaged; restore it"):
+    with pytest.raises(DamagedFile, match=f"{best.name} is damaged or another file"):
         load_network(tmp_path, fitted)
 
 

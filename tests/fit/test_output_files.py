@@ -44,7 +44,7 @@ def test_a_place_that_no_file_can_have_is_refused(command: str, fitted: Path) ->
         f"nowhere/x{suffix}": "its folder does not exist; create it first",
         f"flowers.csv/x{suffix}": "its folder does not exist; create it first",
         f"folder{suffix}": "it is a folder; add a file name",
-        "x" * 250 + suffix: "File name too long; choose a different path",
+        "x" * 256 + suffix: "File name too long; choose a different path",
     }.items():
         assert f"cannot write '{out}': {message}" in refused(*asked(command, out), cwd=fitted)
 
@@ -63,9 +63,10 @@ def test_a_file_that_does_not_fit_leaves_nothing(fitted: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", command], cwd=fitted, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr == "l2i: cannot write 'labels.csv': File too large; choose a different path\n"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "l2i: the disk is full: cannot write 'labels.csv' (File too large); "
+        "free some space, then repeat the command\n"
     )
     assert files(fitted) == before
 

@@ -29,6 +29,7 @@ from l2i.fit.report.charts import (
     thin_points,
 )
 from l2i.fit.report.confidence import to_data_uri
+from sealing import seal
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -214,7 +215,7 @@ def test_metrics_of_every_length_make_curves(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, class_rows())
     row = {"step": 5, "validation": None, "test": 0.0, "c_t": 1e-5, "c_u": 0.0, "c_h": 3.0}
     (folder / "l2i" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    assert "log scale" in Page(write_report(folder)).text
+    assert "log scale" in Page(write_report(seal(folder))).text
     assert thin_points([(float(i), 0.0) for i in range(1001)], 100)[-1][0] == 1000
     assert len(thin_points([(float(i), 0.0) for i in range(1001)], 100)) <= 100
 
@@ -312,7 +313,7 @@ def test_an_outer_update_is_drawn_by_what_it_changes(tmp_path: Path) -> None:
     assert compute_cost_changes(rows, "test_cost") == []
     folder = write_folder(tmp_path, class_rows())
     (folder / "l2i" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = Page(write_report(folder))
+    page = Page(write_report(seal(folder)))
     assert "negative (better) at 1 of 2 evaluations" in page.text
     assert len([line for line in page.all("line") if line["class"] == "zero"]) == 1
     assert "Test loss" not in page.text

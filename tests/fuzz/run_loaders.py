@@ -26,6 +26,7 @@ from l2i.training.checkpoint import (
 )
 from l2i.training.loading import evaluate_run, load_full_state, read_metric_rows
 from l2i.training.run_dir import read_result, read_run
+from sealing import seal
 
 
 def read_config(folder: Path, content: bytes) -> None:
@@ -107,11 +108,15 @@ def fit_file(name: str) -> Loader:
         fit = folder / ("numbers" if way(content, 2) else "classes")
         before = (fit / name).read_bytes()
         try:
-            fitted, rows = read_fit(put(fit / name, content).parent)
+            put(fit / name, content)
+            with suppress(ValueError, TypeError, RecursionError):  # a fit.json that is none
+                seal(fit)
+            fitted, rows = read_fit(fit)
             impute(fitted, rows)
             load_preprocessor(fitted.inputs)
         finally:
             (fit / name).write_bytes(before)
+            seal(fit)
 
     return Loader(read=read, seeds=fit_seeds(name), prepare=fit_folders)
 

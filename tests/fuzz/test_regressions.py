@@ -14,11 +14,12 @@ from seeds import TINY, encoded, fit_folder, npy, npz, parquet, zipped
 
 from l2i.config import from_json, replace, to_json
 from l2i.config.validate import validate
-from l2i.errors import InputError
+from l2i.errors import DamagedFile, InputError
 from l2i.fit.artifact import read_fit
 from l2i.fit.options import ReadOptions
 from l2i.fit.preprocess import load_preprocessor
 from l2i.fit.readers.source import read_source
+from sealing import seal
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +131,10 @@ def test_a_fit_of_other_values_is_damaged(change: dict[str, Any], tmp_path: Path
     fit = fit_folder(tmp_path / "fit")
     plain = json.loads((fit / "fit.json").read_text())
     (fit / "fit.json").write_text(json.dumps({**plain, **change}))
-    with pytest.raises(InputError, match="is damaged"):
+    with pytest.raises(DamagedFile, match=r"fit\.json was changed after it was saved"):
+        read_fit(fit)
+    seal(fit)
+    with pytest.raises(DamagedFile, match="is damaged"):
         read_fit(fit)
 
 

@@ -92,7 +92,7 @@ def report_errors(run: CommandFunction, arguments: Sequence[str]) -> int:
     try:
         return run(list(arguments))
     except InputError as error:
-        return print_stderr(error, 2)
+        return print_stderr(error, error.exit_code)
     except Stopped as error:
         return error.exit_code if rank() else print_stderr(error, error.exit_code)
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from l2i.experiments.options import (
     PlotOptions,
     TuneOptions,
 )
+from l2i.files.terminal import print_lines
 
 DRY_RUN_FLAG = "--dry-run"
 RUN_FOLDER = parsing.Positional("RUN", "a run folder")
@@ -41,7 +42,7 @@ def train(arguments: list[str]) -> int:
         from l2i.recipes.protocol import format_protocol
 
         validate(run)
-        print(format_protocol(run, recipes.find_cell_table(name), name))
+        print_lines(format_protocol(run, recipes.find_cell_table(name), name))
         return 0
 
     from l2i.training.run import train as train_run
@@ -49,10 +50,8 @@ def train(arguments: list[str]) -> int:
 
     folder = resolve_run_dir(run)
     already_done = (folder / "result.json").exists()
-    print(train_run(run))
-    print(
-        f"in {folder}{', already finished; choose a different --out to train again' * already_done}"
-    )
+    note = ", already finished; choose a different --out to train again" * already_done
+    print_lines(train_run(run), f"in {folder}{note}")
     return 0
 
 
@@ -61,12 +60,13 @@ def compare(name: str, options: CompareOptions) -> None:
     """Train and print the cells of a table."""
     from l2i.experiments.compare import compare as compare_cells
     from l2i.experiments.plots import check_plot_paths
-    from l2i.experiments.table import describe_plan, report_comparison
+    from l2i.experiments.table import check_table_path, describe_plan, report_comparison
 
     check_plot_paths(options)
     if options.dry_run and options.from_ is None:
-        print(*describe_plan(name, options), sep="\n")
+        print_lines(*describe_plan(name, options))
     else:
+        check_table_path(name, options)
         report_comparison(name, compare_cells(name, options), options)
 
 
@@ -85,7 +85,7 @@ def tune(arguments: list[str]) -> int:
     from l2i.experiments.tuning.sweep import run_sweep
 
     plan = plan_sweep(recipe_name, run, options)
-    print(render_dry_run(plan) if options.dry_run else run_sweep(plan))
+    print_lines(render_dry_run(plan) if options.dry_run else run_sweep(plan))
     return 0
 
 
@@ -102,7 +102,7 @@ def plot(folder: str, options: PlotOptions) -> None:
     """Plot a run folder."""
     from l2i.experiments.figures import plot_run
 
-    print(*plot_run(folder, options, parsing.print_stderr), sep="\n")
+    print_lines(*plot_run(folder, options, parsing.print_stderr))
 
 
 @parsing.command(BenchOptions)

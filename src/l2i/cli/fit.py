@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from l2i.cli import parsing
 from l2i.errors import InputError
-from l2i.fit.options import FitOptions, ImputeOptions, PredictOptions, ReportOptions
+from l2i.files.terminal import print_lines
+from l2i.fit.options import ExportOptions, FitOptions, ImputeOptions, PredictOptions, ReportOptions
 
 if TYPE_CHECKING:
     from l2i.config import Run
     from l2i.fit.artifact import FitArtifact, FitRows
 
 FIT_FOLDER = parsing.Positional("RUN", "a fit folder")
-EXPORTED_FILE = parsing.Positional("FILE", "a file to write, .onnx or .pt2", ("model.onnx",))
+EXPORTED_FILE = parsing.Positional("FILE", "a file to write, such as model.onnx or model.pt2")
 DATA_PATH = parsing.Positional("PATH", "a file or folder")
 NEW_DATA = parsing.Positional("NEW_DATA", "a file or folder")
 REPLACED_FIELDS = {  # fields of a run, and the options of `fit` to use instead
@@ -78,62 +79,80 @@ def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:
     from l2i.fit.formatting import align_columns
     from l2i.fit.report.comparison import build_verdict
 
-    def format_value(value: float | None) -> str:
-        return "" if value is None else f"{value:.2f}" if abs(value) < 1e4 else f"{value:.4g}"
-
     table = [["", f"validation {fitted.metric_name}", f"test {fitted.metric_name}", "seconds", ""]]
     for c in fitted.candidates:
-        values = [format_value(c.validation_metric), format_value(c.test_metric)]
+        values = [_format_value(c.validation_metric), _format_value(c.test_metric)]
         marker = "selected" if c.name == fitted.selected_name else ""
         table.append([c.title, *values, f"{c.seconds:.1f}", marker])
-    print(*align_columns(table, alignment="<>>><"), sep="\n")
     verdict = build_verdict(fitted, rows)
-    print()
-    for sentence in verdict.sentences:
-        print(f"{sentence.claim}:\n  {sentence.facts}")
-    print(verdict.selection)
+    sentences = [f"{sentence.claim}:\n  {sentence.facts}" for sentence in verdict.sentences]
+    print_lines(*align_columns(table, alignment="<>>><"), "", *sentences, verdict.selection)
+
+
+def _format_value(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value == 0 or 0.01 <= abs(value) < 1e4 else f"{value:.4g}"
 
 
 def _print_next_commands(folder: Path) -> None:
     quoted = shlex.quote(str(folder))
-    print(f"\nSaved in {folder}. Next:")
-    print(f"  l2i report {quoted}")
-    print(f"  l2i impute {quoted} --out labels.csv")
-    print(f"  l2i predict {quoted} NEW_DATA")
+    commands = (
+        f"report {quoted}",
+        f"impute {quoted} --out labels.csv",
+        f"predict {quoted} NEW_DATA",
+    )
+    print_lines(f"\nSaved in {folder}. Next:", *(f"  l2i {command}" for command in commands))
 
 
 @parsing.command(ImputeOptions, FIT_FOLDER)
 def impute(folder: str, options: ImputeOptions) -> None:
     """Write the labels of all rows, given and imputed."""
     from l2i.files.output import check_output_file
-    from l2i.fit.artifact import read_fit
-    from l2i.fit.impute import LABEL_FILE_SUFFIXES, make_imputed_frame, write_table
+    from l2i.fit import label_file
+    from l2i.fit.artifact import list_data_paths, read_fit
     from l2i.fit.impute import impute as impute_rows
+    from l2i.fit.impute import make_imputed_frame
 
-    check_output_file(options.out, LABEL_FILE_SUFFIXES)
     fitted, rows = read_fit(folder)
+    data = list_data_paths(Path(folder), fitted)
+    suffixes, overwrite = label_file.LABEL_FILE_SUFFIXES, options.overwrite
+    path = check_output_file(options.out, suffixes, data=data, overwrite=overwrite)
+    label_file.check_escape_formulas(path, options.escape_formulas)
     imputations = impute_rows(fitted, rows, options.threshold)
-    write_table(options.out, make_imputed_frame(fitted, rows, imputations))
+    label_file.write_label_file(
+        path,
+        make_imputed_frame(fitted, rows, imputations),
+        parsing.print_stderr,
+        escape_formulas=options.escape_formulas,
+    )
     imputed, abstained = imputations.is_imputed.sum(), imputations.abstain.sum()
     counts = f"{len(rows.ids) - imputed:,} given, {imputed:,} imputed ({abstained:,} abstain)"
-    print(f"wrote {len(rows.ids):,} labels to {options.out}: {counts}")
+    print_lines(f"wrote {len(rows.ids):,} labels to {options.out}: {counts}")
 
 
 @parsing.command(PredictOptions, FIT_FOLDER, NEW_DATA)
 def predict(folder: str, path: str, options: PredictOptions) -> None:
     """Predict the labels of new rows."""
-    from l2i.files.output import check_output_file, print_utf8
-    from l2i.fit.impute import LABEL_FILE_SUFFIXES, write_table
+    from l2i.files.output import check_output_file
+    from l2i.files.terminal import print_utf8
+    from l2i.fit import label_file
+    from l2i.fit.artifact import list_data_paths, read_fit
     from l2i.fit.predict import predict_table
 
+    escape, out = options.escape_formulas, None
+    fitted, _ = read_fit(folder)
     if options.out is not None:
-        check_output_file(options.out, LABEL_FILE_SUFFIXES)
-    frame = predict_table(folder, path, parsing.print_stderr)
-    if options.out is None:
-        print_utf8(frame.to_csv(index=False))
+        data = [Path(path), *list_data_paths(Path(folder), fitted)]
+        suffixes, overwrite = label_file.LABEL_FILE_SUFFIXES, options.overwrite
+        out = check_output_file(options.out, suffixes, data=data, overwrite=overwrite)
+        label_file.check_escape_formulas(out, escape)
+    frame = predict_table(folder, fitted, path, parsing.print_stderr)
+    if out is None:
+        print_utf8(label_file.to_csv(frame, parsing.print_stderr, escape_formulas=escape))
     else:
-        write_table(options.out, frame)
-        print(f"wrote {len(frame):,} predictions to {options.out}")
+        label_file.write_label_file(out, frame, parsing.print_stderr, escape_formulas=escape)
+        print_lines(f"wrote {len(frame):,} predictions to {options.out}")
 
 
 @parsing.command(ReportOptions, FIT_FOLDER)
@@ -141,24 +160,13 @@ def report(folder: str, options: ReportOptions) -> None:
     """Write an HTML report of a fit."""
     from l2i.fit.report import write_report
 
-    print(write_report(folder, options.out))
+    print_lines(write_report(folder, options.out, overwrite=options.overwrite))
 
 
-def export(arguments: list[str]) -> int:
+@parsing.command(ExportOptions, FIT_FOLDER, EXPORTED_FILE)
+def export(folder: str, out: str, options: ExportOptions) -> None:
     """Export the model of a fit to a file."""
-    if any(word in parsing.HELP_FLAGS for word in arguments):
-        print(
-            "usage: l2i export RUN FILE\n\nExport the model of a fit, preprocessing included, to "
-            "ONNX (FILE.onnx) or torch.export (FILE.pt2)."
-        )
-        return 0
-    folder, rest = parsing.pop_positional(arguments, "l2i export", FIT_FOLDER)
-    out, rest = parsing.pop_positional(rest, f"l2i export {folder}", EXPORTED_FILE)
-    if rest:
-        raise InputError(
-            f"'l2i export' takes a folder and a file; remove the extra argument '{rest[0]}'"
-        )
     from l2i.fit.export import export as write_model
 
-    print(f"wrote {write_model(folder, out)}; its outputs match the model's")
-    return 0
+    path = write_model(folder, out, overwrite=options.overwrite)
+    print_lines(f"wrote {path}; its outputs match the model's")

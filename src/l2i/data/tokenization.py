@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +16,7 @@ from l2i.data.datasets.imdb import TextSet, check_texts, read_paraphrases
 from l2i.data.samples import DataSet, Samples, Splits
 from l2i.data.transforms.text import Vocabulary, build_vocabulary
 from l2i.errors import InputError
-from l2i.files.output import ProgressCallback, ignore_progress, write_atomic
+from l2i.files.output import ProgressCallback, get_cache_dir, ignore_progress, write_atomic
 from l2i.models.huggingface import load_config, load_tokenizer
 
 TOKENIZE_CHUNK = 2000  # texts at a time
@@ -170,8 +168,7 @@ def encode_with_cache(tokenizer: Tokenizer, texts: list[str], progress: Progress
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save
 
-    default_folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "l2i")
-    folder = Path(os.environ.get("L2I_CACHE") or default_folder).expanduser()
+    folder = get_cache_dir()
     path = folder / f"tokens-{_hash_texts(tokenizer, texts)}.safetensors"
     with suppress(OSError, SafetensorError, KeyError):
         cached_ids = load_file(path)["ids"]

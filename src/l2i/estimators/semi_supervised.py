@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length
 
+from l2i.data.samples import check_target_range
 from l2i.errors import InputError
 from l2i.estimators.base import L2IEstimator
 from l2i.estimators.validation import encode_classes, validate_features
@@ -134,6 +135,8 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
             raise InputError(f"{problem}; fill in all of them, or set all to NaN")
         if is_unlabeled.all():
             raise InputError("no row is labelled: y is NaN everywhere; label some rows")
+        names = [f"y{i}" for i in range(target.shape[1])] if target.shape[1] > 1 else ["y"]
+        check_target_range(target[~is_unlabeled], names)
         self._fit(x, np.where(missing, 0.0, target), is_unlabeled, None, sample_weight)
         values = np.where(missing, self._rescale_outputs(self._forward(x)), target)
         self.transduction_ = values[:, 0] if self._single_target else values

@@ -53,6 +53,8 @@ class CompareOptions:
     """Also report what imputing did in probed runs (--set probe_samples=1000), and plot it to this
     file: C^H and test cost before and after outer updates, gradient norms, and the errors of
     imputed labels, with and without L2I."""
+    overwrite: bool = False
+    """Replace plots and OUT/TABLE.json even if l2i did not write them, or if they have changed."""
     data: DataLocation = field(default_factory=DataLocation)
     """Location of the data."""
 
@@ -65,6 +67,8 @@ class PlotOptions:
     """Run folder of a baseline, trained on the same split, to plot next to the run."""
     out: str | None = None
     """Folder for the plots; RUN/plots by default."""
+    overwrite: bool = False
+    """Replace files in --out even if l2i did not write them, or if they have changed since."""
     device: str | None = None
     """cpu, cuda, …; the run's device by default."""
     data: DataLocation = field(default_factory=DataLocation)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,7 @@ from l2i.experiments.results import (
     strip_table_name,
     translate_corruption,
 )
+from l2i.files.output import check_output_file, write_output
 from l2i.files.safety import check_regular_file
 from l2i.recipes.table import Table
 from l2i.training.metrics import MetricRow, compute_step_weighted_mean, parse_metrics
@@ -85,10 +87,14 @@ def make_figure(width: float, height: float, title: str = "", fontsize: float = 
     return figure
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
+def save_figure(
+    figure: Figure, path: Path, write: Callable[[Path, bytes], None] = write_output
+) -> Path:
     """Write a figure, and return its path."""
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=100, format=path.suffix[1:].lower())
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    write(path, buffer.getvalue())
     return path
 
 
@@ -121,6 +127,7 @@ def check_plot_paths(options: CompareOptions) -> None:
                 f"{flag} cannot be combined with --dry-run, which trains nothing; drop one of them"
             )
         make_folder(path.parent, flag)
+        check_output_file(path, PLOT_SUFFIXES, overwrite=options.overwrite)
 
 
 def _read_evaluations(

@@ -18,7 +18,7 @@ from statistics import mean
 from l2i import recipes
 from l2i.config import Run
 from l2i.config.serialization import from_dict
-from l2i.errors import InputError
+from l2i.errors import DamagedFile, InputError
 from l2i.experiments.formatting import format_mean_stderr
 from l2i.experiments.options import CompareOptions
 from l2i.files.output import write_atomic
@@ -246,11 +246,11 @@ def _list_valid_names(table: Table) -> dict[str, None]:
 
 @contextmanager
 def translate_corruption(message: str) -> Iterator[None]:
-    """Raise InputError with this message if an untrusted file cannot be read or is refused."""
+    """Raise DamagedFile with this message if an untrusted file cannot be read or is refused."""
     try:
         yield
     except CORRUPT_FILE_ERRORS:
-        raise InputError(message) from None
+        raise DamagedFile(message) from None
 
 
 def _read_stored_result(path: Path, name: str, seed: int) -> Result:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from l2i import recipes
 from l2i.errors import InputError
@@ -28,7 +27,9 @@ from l2i.experiments.results import (
     read_store,
     strip_table_name,
 )
-from l2i.files.output import write_atomic
+from l2i.files.output import check_output_file, write_output
+from l2i.files.safety import check_regular_file
+from l2i.files.terminal import print_lines
 from l2i.recipes.table import load_paper_results
 from l2i.training.run_dir import Result, check_available, read_result, resolve_run_dir
 from l2i.training.setup import with_data_root
@@ -79,6 +80,21 @@ def build_docs_columns(rows: list[ComparisonRow], references: References) -> For
     }
 
 
+def check_table_path(table_name: str, options: CompareOptions) -> None:
+    """Check, before anything is trained, that OUT/TABLE.json is missing or a table like it."""
+    path = Path(options.out) / f"{table_name}.json"
+    if options.from_ is None and path.exists() and not _is_saved_table(path):
+        check_output_file(path, (".json",), overwrite=options.overwrite)
+
+
+def _is_saved_table(path: Path) -> bool:
+    try:
+        rows = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
+        return all("cell" in row and {"runs", "metric"} & row.keys() for row in rows)
+    except (ValueError, TypeError, AttributeError, RecursionError, OSError):
+        return False
+
+
 def report_comparison(table_name: str, rows: list[ComparisonRow], options: CompareOptions) -> None:
     """Print the table, and save that of new runs as JSON beside them."""
     table = recipes.get_table(table_name)
@@ -92,26 +108,26 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
         seeds_text = f", {_count_seeds(min(counts))}"
     title = f"{table_name}, test set{seeds_text}: mean ± standard error"
     print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
-    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=options.markdown)
-    console.print(*_collect_notes(rows, references), sep="\n")
+    show = partial(print_lines, stderr=options.markdown)
+    show(*_collect_notes(rows, references))
     if options.from_ is None:
         path = Path(options.out) / f"{table_name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # missing if nothing had to be trained
         text = json.dumps(_rows_to_json(rows, references), indent=2) + "\n"
-        write_atomic(path, text.encode())
+        write_output(path, text.encode())
         saved_to = options.save_results
         store_text = "" if saved_to is None else f", and the results to {saved_to}"
-        console.print(f"Saved to {path}{store_text}.")
+        show(f"Saved to {path}{store_text}.")
     if options.plot is not None:
-        console.print(f"Plot saved to {plots.plot_error_curves(table, rows, options)}.")
+        show(f"Plot saved to {plots.plot_error_curves(table, rows, options)}.")
     if options.analyze_updates is not None:
         pairs = plots.collect_pairs(table, rows, options)
         title = f"{table_name}: what imputing does during training"
         columns = plots.build_analysis_columns(pairs)
         print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
-        console.print(*plots.ANALYSIS_NOTES, sep="\n")
+        show(*plots.ANALYSIS_NOTES)
         path = plots.plot_update_analysis(pairs, Path(options.analyze_updates))
-        console.print(f"Plot saved to {path}.")
+        show(f"Plot saved to {path}.")
 
 
 def _collect_notes(rows: list[ComparisonRow], references: References) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,14 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.config.serialization import from_dict
-from l2i.errors import InputError
-from l2i.files.output import write_atomic
+from l2i.errors import DamagedFile, InputError
+from l2i.files.digest import hash_content, hash_file
+from l2i.files.output import PARTIAL_SUFFIX, write_atomic
 from l2i.files.safety import check_regular_file, check_tree
 from l2i.fit.readers.parquet import read_parquet
-from l2i.training.run_dir import FIT_FILE
+from l2i.training.run_dir import FIT_FILE, LOCK_FILE
 
 META_FILE, ROWS_FILE, OUTPUTS_FILE = FIT_FILE, "rows.parquet", "outputs.safetensors"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+IDENTITY_FILE = "identity.json"  # written first: data, options and configuration
+REPORT_FILE = "report.html"
+RESTORE_HINT = "restore it, or fit again with a different --out"
 MAX_SAMPLE_VALUES = 100_000_000  # values per sample
 PREFERENCE_ORDER = ("l2i", "baseline", "supervised")  # ties go to the first
 SplitName = Literal["labeled", "unlabeled", "validation", "test"]
@@ -124,6 +130,8 @@ class FitArtifact:
     """FixMatch and UDA: final share of unlabelled rows that pass the confidence mask."""
     previews: tuple[RowPreview, ...] = ()
     """The rows with the most and the least confident imputed labels."""
+    files: dict[str, str] = field(default_factory=dict)
+    """The checksum of every file of the fit, by its path in the folder."""
     version: int = FORMAT_VERSION
 
     def get_candidate(self, name: str) -> Candidate | None:
@@ -137,7 +145,7 @@ class FitArtifact:
 
 
 def write_fit(folder: Path, fitted: FitArtifact, rows: FitRows) -> None:
-    """Save a fit; fit.json comes last and marks it as complete."""
+    """Save a fit; fit.json, with the checksums of all files, comes last and marks it complete."""
     import pandas as pd
     from safetensors.numpy import save
 
@@ -147,10 +155,34 @@ def write_fit(folder: Path, fitted: FitArtifact, rows: FitRows) -> None:
     optional = {"spread": rows.predictive_std, "sizes": rows.sizes}
     tensors = {"given": rows.given_labels, **outputs, **optional}
     contiguous = {n: np.ascontiguousarray(v) for n, v in tensors.items() if v is not None}
-    meta = json.dumps(asdict(fitted), indent=1, ensure_ascii=False) + "\n"
     write_atomic(folder / ROWS_FILE, frame.to_parquet(index=False))
     write_atomic(folder / OUTPUTS_FILE, save(contiguous))
-    write_atomic(folder / META_FILE, meta.encode())
+    write_meta(folder, asdict(fitted))
+
+
+def write_meta(folder: Path, content: dict[str, Any]) -> None:
+    """Write fit.json with the checksums of the fit's files, and of its own other fields."""
+    content = {**content, "files": _hash_files(folder)}
+    content["checksum"] = _hash_fields(content)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    write_atomic(folder / META_FILE, text.encode("utf-8", "surrogatepass"))
+
+
+def _hash_files(folder: Path) -> dict[str, str]:
+    """Return the checksum of every file of a fit by its path; a report may be written later."""
+    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {
+        path.as_posix(): hash_file(folder / path)
+        for path in paths
+        if path.name != LOCK_FILE
+        and path.suffix != PARTIAL_SUFFIX
+        and path not in (Path(META_FILE), Path(REPORT_FILE))
+    }
+
+
+def _hash_fields(content: dict[str, Any]) -> str:
+    fields = {name: value for name, value in content.items() if name != "checksum"}
+    return hash_content(json.dumps(fields, sort_keys=True).encode())
 
 
 def read_fit(folder: str | Path) -> tuple[FitArtifact, FitRows]:
@@ -164,17 +196,72 @@ def read_fit(folder: str | Path) -> tuple[FitArtifact, FitRows]:
             else f"{folder} is not a fit folder (it has no {META_FILE}); use the folder that "
             "'l2i fit' printed"
         )
-    from safetensors import SafetensorError
-
     check_tree(path)
-    try:
-        fitted, rows = _read_artifact(path), _read_rows(path)
+    with _translate_damage(path):
+        content = dict(**json.loads(check_regular_file(path / META_FILE).read_text("utf-8")))
+    if content.get("version", FORMAT_VERSION) != FORMAT_VERSION:
+        problem = f"{folder} was written by another version of l2i"
+        raise InputError(f"{problem}; fit again with a different --out")
+    with _translate_damage(path):
+        fitted = _parse_artifact(path, content)
+        rows = _read_rows(path, fitted)
         if not _are_consistent(fitted, rows):
             raise ValueError("rows and fit do not match")
         return fitted, rows
+
+
+@contextmanager
+def _translate_damage(folder: Path) -> Iterator[None]:
+    """Turn what reading damaged files raises into DamagedFile."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except DamagedFile:
+        raise
     except (*DAMAGE, SafetensorError):
-        message = f"{folder} is damaged; restore it, or fit again with a different --out"
-        raise InputError(message) from None
+        raise DamagedFile(f"{folder} is damaged; {RESTORE_HINT}") from None
+
+
+def list_data_paths(folder: Path, fitted: FitArtifact) -> list[Path]:
+    """Return where the data of a fit lies: as it was given, and where that was."""
+    paths = [fitted.source.get("path")]
+    with suppress(*DAMAGE):
+        paths.append(json.loads((folder / IDENTITY_FILE).read_text(encoding="utf-8"))["path"])
+    return [Path(path) for path in paths if isinstance(path, str)]
+
+
+def read_checked(folder: Path, fitted: FitArtifact, name: str) -> bytes:
+    """Return the content of a file of a fit, after checking that it is as it was saved."""
+    path = folder / name
+    try:
+        content = check_regular_file(path).read_bytes()
+    except (OSError, InputError):
+        raise _make_missing_error(path) from None
+    if hash_content(content) != fitted.files.get(name):
+        raise _make_swapped_error(path)
+    return content
+
+
+def check_files(folder: Path, fitted: FitArtifact, names: Iterable[str]) -> None:
+    """Check that files of a fit, too large to be held in memory twice, are as they were saved."""
+    for name in names:
+        path = folder / name
+        try:
+            digest = hash_file(check_regular_file(path))
+        except (OSError, InputError):
+            raise _make_missing_error(path) from None
+        if digest != fitted.files.get(name):
+            raise _make_swapped_error(path)
+
+
+def _make_missing_error(path: Path) -> DamagedFile:
+    return DamagedFile(f"{path} is missing or cannot be read; {RESTORE_HINT}")
+
+
+def _make_swapped_error(path: Path) -> DamagedFile:
+    problem = f"is damaged or another file: its checksum is not the one in {META_FILE}"
+    return DamagedFile(f"{path} {problem}; {RESTORE_HINT}")
 
 
 def _are_consistent(fitted: FitArtifact, rows: FitRows) -> bool:
@@ -204,17 +291,20 @@ def _is_finite(values: NDArray[Any] | None, shape: tuple[int, ...]) -> bool:
     return bool(np.isfinite(values).all())
 
 
-def _read_artifact(path: Path) -> FitArtifact:
-    content = json.loads(check_regular_file(path / META_FILE).read_text(encoding="utf-8"))
-    names = {field.name for field in fields(FitArtifact)}
+def _parse_artifact(path: Path, content: dict[str, Any]) -> FitArtifact:
+    if content.get("checksum") != _hash_fields(content):
+        problem = f"{path / META_FILE} was changed after it was saved"
+        raise DamagedFile(f"{problem}; {RESTORE_HINT}")
+    names = {f.name for f in fields(FitArtifact)}
     return from_dict(FitArtifact, {k: v for k, v in content.items() if k in names})
 
 
-def _read_rows(path: Path) -> FitRows:
+def _read_rows(path: Path, fitted: FitArtifact) -> FitRows:
     from safetensors.numpy import load
 
-    table = read_parquet(path / ROWS_FILE).table
-    tensors = load(check_regular_file(path / OUTPUTS_FILE).read_bytes())
+    rows_content = read_checked(path, fitted, ROWS_FILE)
+    table = read_parquet(path / ROWS_FILE, rows_content).table
+    tensors = load(read_checked(path, fitted, OUTPUTS_FILE))
     split_names = table["part"].to_pylist()
     # checked before numpy sees them: an array is as wide as its longest word
     if not set(split_names) <= set(get_args(SplitName)):

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from l2i.config import Run
 from l2i.data.samples import Samples
-from l2i.errors import InputError
+from l2i.errors import DamagedFile
 from l2i.files.npz import read_npy_array
 from l2i.files.output import write_atomic
 from l2i.fit.artifact import PREFERENCE_ORDER, Candidate, Choice, FitArtifact, FitRows, Floats
@@ -135,7 +135,7 @@ def read_snapshots(folder: Path, steps: int) -> NDArray[Any]:
         paths = sorted(path for path in folder.glob("*.npy") if int(path.stem) <= steps)
         return np.stack([read_npy_array(path) for path in paths])
     except (OSError, ValueError):
-        raise InputError(f"{folder} is damaged; fit again with a different --out") from None
+        raise DamagedFile(f"{folder} is damaged; fit again with a different --out") from None
 
 
 def count_label_changes(snapshots: NDArray[Any], std: Floats | None) -> NDArray[np.int64]:

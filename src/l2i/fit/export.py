@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from l2i.errors import InputError
-from l2i.files.output import check_output_file, translate_write_errors, write_atomic
-from l2i.fit.artifact import FitArtifact, read_fit
+from l2i.files.output import check_output_file, write_output
+from l2i.fit.artifact import FitArtifact, list_data_paths, read_fit
 from l2i.fit.modules import (
     EndToEndModel,
     ExportableInputs,
@@ -49,14 +49,19 @@ ONNX_ML_DOMAIN = "ai.onnx.ml"  # the ONNX operators that read strings
 NamedArrays = dict[str, NDArray[Any]]
 
 
-def export(folder: str | Path, out: str | Path) -> Path:
-    """Write the selected model of a fit as .onnx or .pt2, if the file's outputs are the model's."""
-    path, fit_dir = check_output_file(out, MODEL_SUFFIXES), Path(folder)
+def export(folder: str | Path, out: str | Path, *, overwrite: bool = False) -> Path:
+    """Write the selected model of a fit as .onnx or .pt2, if the file's outputs are the model's.
+
+    A file that `l2i` did not write is replaced only with `overwrite`.
+    """
+    fit_dir = Path(folder)
+    fitted, _ = read_fit(fit_dir)
+    data = list_data_paths(fit_dir, fitted)
+    path = check_output_file(out, MODEL_SUFFIXES, data=data, overwrite=overwrite)
     is_onnx = path.suffix.lower() == ".onnx"
     if is_onnx and not all(find_spec(name) for name in ONNX_PACKAGES):
         fix = "run pip install 'l2i[export]', or export to .pt2"
         raise InputError(f"ONNX export needs extra packages; {fix}")
-    fitted, _ = read_fit(fit_dir)
     inputs = _load_exportable_inputs(fitted, fit_dir)
     model = EndToEndModel(Predictor(load_network(fit_dir, fitted), fitted), inputs).eval()
     examples = _make_examples(fitted, inputs, model.dtype)
@@ -71,8 +76,7 @@ def export(folder: str | Path, out: str | Path) -> Path:
             outputs = _run_program(content, examples.code_feeds)
         expected = model.predictor(encode_inputs(fitted, examples.raw_inputs)).numpy()
         check_outputs_match(outputs, expected, fitted)
-    with translate_write_errors(out):
-        write_atomic(path, content)
+    write_output(path, content)
     return path
 
 

@@ -12,7 +12,6 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from l2i.errors import InputError
-from l2i.files.output import check_output_file, translate_write_errors, write_atomic
 from l2i.fit.artifact import FitArtifact, FitRows, Floats
 from l2i.fit.readers.images import points_from_square
 
@@ -27,7 +26,6 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 LOG_PRIOR_STD_BELOW, LOG_PRIOR_STD_ABOVE = 0.25, 1.0
 TARGET_DIGITS = 6  # significant digits of imputed targets relative to their std, as in float32
 POINT_DECIMALS = 6  # of points in pixels; more would be rounding errors of resizing
-LABEL_FILE_SUFFIXES = (".csv", ".parquet")
 RESERVED_COLUMNS = ("id", "source", "confidence", "abstain", "changes")
 
 
@@ -105,8 +103,10 @@ def fit_std_scale(errors: NDArray[Any], predictive_std: NDArray[Any]) -> float:
     """
     if not errors.size:
         return 1.0
-    floor = 1e-12 + 1e-3 * predictive_std.mean(axis=0)
-    ratio = errors.astype(np.float64) / np.maximum(predictive_std.astype(np.float64), floor)
+    errors, predictive_std = errors.astype(np.float64), predictive_std.astype(np.float64)
+    floor = 1e-3 * predictive_std.mean(axis=0) + 1e-12 * np.abs(errors).max(axis=0)
+    bounded_std = np.maximum(predictive_std, floor)
+    ratio = errors / np.where(bounded_std > 0, bounded_std, 1.0)
     return float(max(np.sqrt(np.square(ratio).mean()), 1e-6))
 
 
@@ -163,12 +163,3 @@ def to_class_array(classes: tuple[str, ...]) -> NDArray[Any]:
     if all(is_integer) and all(abs(int(name)) < 2**63 for name in classes):
         return np.array([int(name) for name in classes], dtype=np.int64)
     return np.array(classes, dtype=object)
-
-
-def write_table(out: str, frame: pd.DataFrame) -> None:
-    """Write a table as CSV or Parquet; an existing file is replaced only by a complete one."""
-    path = check_output_file(out, LABEL_FILE_SUFFIXES)
-    is_csv = path.suffix.lower() == ".csv"
-    content = frame.to_csv(index=False).encode() if is_csv else frame.to_parquet(index=False)
-    with translate_write_errors(out):
-        write_atomic(path, content)

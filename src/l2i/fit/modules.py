@@ -16,8 +16,8 @@ from l2i.bilevel.functional import Params
 from l2i.config import Run
 from l2i.config.validate import validate
 from l2i.data.samples import Samples
-from l2i.errors import InputError
-from l2i.fit.artifact import FitArtifact
+from l2i.errors import DamagedFile
+from l2i.fit.artifact import RESTORE_HINT, FitArtifact, check_files
 from l2i.fit.preprocess import (
     MAX_MEAN_STD_RATIO,
     ImageEncoder,
@@ -31,7 +31,7 @@ from l2i.fit.preprocess import (
 from l2i.models import MODELS
 from l2i.models.base import ModelConfig
 from l2i.registry import load_registered
-from l2i.training.checkpoint import get_checkpoint_path, load_checkpoint, load_latest_checkpoint
+from l2i.training.checkpoint import get_checkpoint_path, load_checkpoint
 from l2i.training.evaluation import compute_outputs, extract_curve, find_best_step
 from l2i.training.loading import read_metric_rows
 from l2i.training.run_dir import BEST_DIR, read_run
@@ -45,10 +45,12 @@ ExportableInputs = TablePreprocessor | ImagePreprocessor
 
 def load_network(folder: Path, fitted: FitArtifact) -> nn.Module:
     """Load the averaged model of the chosen candidate, in evaluation mode, float32, on the CPU."""
-    path = folder / fitted.selected_name
-    run = read_run(path)
+    name = fitted.selected_name
+    check_files(folder, fitted, [f"{name}/config.json"])
+    run = read_run(folder / name)
     validate(run)  # the folder may be untrusted
-    build, tensors = partial(_build_network, folder, fitted, run.model), _load_teacher(path, run)
+    tensors = _load_teacher(folder, fitted, run)
+    build = partial(_build_network, folder, fitted, run.model)
     if run.model.name != "encoder":
         check_shapes(build, tensors)
     with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and then replaced
@@ -74,17 +76,19 @@ def count_outputs(fitted: FitArtifact) -> int:
     return len(fitted.target_mean) if fitted.classes is None else len(fitted.classes)
 
 
-def _load_teacher(folder: Path, run: Run) -> Params:
+def _load_teacher(folder: Path, fitted: FitArtifact, run: Run) -> Params:
     """Load the averaged model's tensors: the newest, or those that early stopping chose."""
-    if run.report != "best":
-        return select_prefix(load_latest_checkpoint(folder / "checkpoints")[0], "teacher")
-    best_step = find_best_step(extract_curve(read_metric_rows(folder), "validation"))
-    path = get_checkpoint_path(folder / BEST_DIR, best_step)
-    checkpoint = load_checkpoint(path)
+    name, prefix = fitted.selected_name, f"{fitted.selected_name}/checkpoints/"
+    if run.report == "best":
+        check_files(folder, fitted, [f"{name}/metrics.jsonl"])
+        best_step = find_best_step(extract_curve(read_metric_rows(folder / name), "validation"))
+        path = get_checkpoint_path(Path(name) / BEST_DIR, best_step).as_posix()
+    else:
+        path = max((p for p in fitted.files if p.startswith(prefix)), default=prefix)
+    check_files(folder, fitted, [path])
+    checkpoint = load_checkpoint(folder / path)
     if checkpoint is None:
-        raise InputError(
-            f"{path} is missing or damaged; restore it, or fit again with a different --out"
-        )
+        raise DamagedFile(f"{folder / path} is damaged; {RESTORE_HINT}")
     return select_prefix(checkpoint[0], "teacher")
 
 

@@ -79,6 +79,10 @@ class ImputeOptions:
     threshold: float | None = None
     """Abstain below this calibrated probability, 0.9 by default; for regression, above this
     predictive standard deviation relative to that of the labelled targets, 1.0 by default."""
+    escape_formulas: bool = False
+    """Put an apostrophe before ids and classes that a spreadsheet would run as formulas."""
+    overwrite: bool = False
+    """Replace the file even if l2i did not write it, or if it has changed since."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,10 @@ class PredictOptions:
 
     out: str | None = None
     """File to write, .csv or .parquet; by default CSV on stdout."""
+    escape_formulas: bool = False
+    """Put an apostrophe before ids and classes that a spreadsheet would run as formulas."""
+    overwrite: bool = False
+    """Replace the file even if l2i did not write it, or if it has changed since."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +103,13 @@ class ReportOptions:
 
     out: str | None = None
     """File to write; RUN/report.html by default."""
+    overwrite: bool = False
+    """Replace the file even if l2i did not write it, or if it has changed since."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Export the model of a fit, preprocessing included, to ONNX (.onnx) or torch.export (.pt2)."""
+
+    overwrite: bool = False
+    """Replace the file even if l2i did not write it, or if it has changed since."""

@@ -7,31 +7,40 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-
-import numpy as np
+from typing import Any, cast
 
 from l2i.config import Data, Run, replace, to_json
 from l2i.config.validate import validate
-from l2i.data.samples import Splits
+from l2i.data.samples import describe_changes
 from l2i.data.tokenization import Text
-from l2i.errors import InputError
-from l2i.files.output import ProgressCallback, check_outside_data, write_atomic
+from l2i.errors import DamagedFile, InputError
+from l2i.files.output import PARTIAL_SUFFIX, ProgressCallback, check_outside_data, write_atomic
+from l2i.files.safety import check_regular_file
 from l2i.fit import defaults
-from l2i.fit.artifact import META_FILE, Choice, FitArtifact, FitRows, read_fit, write_fit
+from l2i.fit.artifact import (
+    IDENTITY_FILE,
+    META_FILE,
+    Choice,
+    FitArtifact,
+    FitRows,
+    read_fit,
+    write_fit,
+)
 from l2i.fit.candidates import TrainedCandidate, assemble_fit, make_snapshot_writer, make_title
 from l2i.fit.options import FitOptions
 from l2i.fit.preprocess import INFER_LENGTH, save_encoder
 from l2i.fit.readers.source import Source, read_source
 from l2i.fit.split import PreparedData, prepare_data
+from l2i.training.checkpoint import translate_disk_full
 from l2i.training.loading import load_trainer
 from l2i.training.run import train
-from l2i.training.run_dir import LOCK_FILE, lock_run_dir
+from l2i.training.run_dir import LOCK_FILE, find_differences, lock_run_dir
 from l2i.training.setup import pick_device, use_threads
 from l2i.training.trainer import Trainer
 
-IDENTITY_FILE = "identity.json"
 MAX_PROBE_SAMPLES = 500  # test rows on which the outer update is measured, at most
 Override = Callable[[Run], Run]
+Identity = dict[str, Any]
 
 
 def fit(
@@ -57,16 +66,16 @@ def fit(
     # find wrong input before anything is written
     with closing(Trainer(list(runs.values())[-1], splits=data.splits)) as trainer:
         split_description = trainer.describe_splits()
-    identity = _make_fit_identity(path, options, run, data.splits)
+    identity = _make_fit_identity(path, options, run, source)
     _check_fit_dir(folder, identity)
-    with lock_run_dir(folder):
+    with translate_disk_full(folder), lock_run_dir(folder):
         _check_fit_dir(folder, identity)
-        write_atomic(folder / IDENTITY_FILE, identity)
         for note in data.source.notes:
             notify(note)
         if (folder / META_FILE).exists():
             notify(f"{folder} is already fitted; choose a different --out to fit again")
             return (folder, *read_fit(folder))
+        write_atomic(folder / IDENTITY_FILE, json.dumps(identity, indent=1).encode())
         for choice in choices:
             notify(f"{choice.name}: {choice.value} ({choice.reason})")
         notify(f"split: {split_description}")
@@ -83,8 +92,7 @@ def fit(
 
 def _make_preliminary_run(source: Source, options: FitOptions) -> Run:
     """Return a run of the right method; its seed, device, texts and hold-out prepare the data."""
-    labels = source.given_labels
-    is_unlabeled = labels < 0 if source.classes is not None else np.isnan(labels).any(axis=1)
+    is_unlabeled = source.is_unlabeled
     shape = tuple(source.inputs.shape[1:]) if source.encoder is None else (INFER_LENGTH,)
     facts = _make_facts(source, shape, int((~is_unlabeled).sum()), int(is_unlabeled.sum()))
     method, _ = defaults.choose_method(facts, options.method)
@@ -155,29 +163,50 @@ def make_candidate_runs(
     return {name: replace(r, name=name, out=str(folder / name)) for name, r in runs.items()}
 
 
-def _make_fit_identity(path: str, options: FitOptions, run: Run, splits: Splits) -> bytes:
+def _make_fit_identity(path: str, options: FitOptions, run: Run, source: Source) -> Identity:
     """Return what identifies a fit: data, options and run, but not the device."""
     identity = {
         "path": str(Path(path).resolve()),
-        **dataclasses.asdict(options),
-        "out": None,
+        "options": {**dataclasses.asdict(options), "out": None},
         "run": to_json(run) | dict.fromkeys(("device", "engine")),
-        "data": splits.fingerprint(),
+        "data": source.fingerprint(),
     }
-    return json.dumps(identity, indent=1, ensure_ascii=False).encode()
+    return cast(Identity, json.loads(json.dumps(identity)))
 
 
-def _check_fit_dir(folder: Path, identity: bytes) -> None:
+def _check_fit_dir(folder: Path, identity: Identity) -> None:
     """Check that the folder is empty or holds this fit; nothing else is ever overwritten."""
-    identity_path = folder / IDENTITY_FILE
-    if identity_path.is_file() and identity_path.read_bytes() != identity:
-        fix = "choose a different --out, or remove the folder"
-        raise InputError(f"{folder} contains a fit of other data or with other options; {fix}")
-    is_occupied = folder.is_dir() and any(
-        p.name != LOCK_FILE and p.suffix != ".partial" for p in folder.iterdir()
-    )
-    if is_occupied and not identity_path.is_file():
+    path = folder / IDENTITY_FILE
+    if path.is_file():
+        problem = _find_mismatch(_read_identity(path), identity)
+        if problem is not None:
+            fix = "choose a different --out, or remove the folder"
+            raise InputError(f"{folder} contains a fit {problem}; {fix}")
+    elif folder.is_dir() and any(
+        p.name != LOCK_FILE and p.suffix != PARTIAL_SUFFIX for p in folder.iterdir()
+    ):
         raise InputError(f"{folder} exists and is not a fit folder; choose a different --out")
+
+
+def _read_identity(path: Path) -> Identity:
+    try:
+        return dict(**json.loads(check_regular_file(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        fix = "restore it, or choose a different --out"
+        raise DamagedFile(f"{path} is damaged; {fix}") from None
+
+
+def _find_mismatch(stored: Identity, current: Identity) -> str | None:
+    """Say how a stored fit differs from this one, wherever its data lies, or return None."""
+    data, options, run = (stored.get(name) for name in ("data", "options", "run"))
+    if not (isinstance(data, dict) and isinstance(options, dict) and isinstance(run, dict)):
+        return "by an older version of l2i, which recorded less of its data"
+    mismatches = find_differences(options, current["options"])
+    changes = describe_changes(data, current["data"], "rows")
+    if changes is not None and not mismatches:
+        return f"of other data (changed: {changes})"
+    mismatches += find_differences(run, current["run"])
+    return f"with other options ({'; '.join(mismatches[:4])})" if mismatches else None
 
 
 def train_candidate(

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import softmax
 
 from l2i.files.output import ProgressCallback
-from l2i.fit.artifact import read_fit
+from l2i.fit.artifact import FitArtifact
 from l2i.fit.impute import make_label_columns, make_unique_name, round_targets
 from l2i.fit.modules import encode_inputs, load_network, predict_outputs
 from l2i.fit.preprocess import ImagePreprocessor, load_preprocessor
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def predict_table(folder: str, path: str, notify: ProgressCallback) -> pd.DataFrame:
+def predict_table(
+    folder: str, fitted: FitArtifact, path: str, notify: ProgressCallback
+) -> pd.DataFrame:
     """Return the id and label of each new row, and for classes all probabilities."""
     import pandas as pd
 
-    fitted, _ = read_fit(folder)
     network, inputs = load_network(Path(folder), fitted), load_preprocessor(fitted.inputs)
     table_inputs = None if isinstance(inputs, ImagePreprocessor) else inputs
     new_rows = read_new(path, fitted.source, table_inputs, notify)

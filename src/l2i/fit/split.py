@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from l2i.config import Run
-from l2i.data.samples import Samples, Splits
+from l2i.data.samples import Samples, Splits, check_target_range
 from l2i.data.splitting import group_by_class, split_holdout
 from l2i.data.transforms.text import Vocabulary
 from l2i.errors import InputError
@@ -160,6 +160,7 @@ def assemble_data(
     labels, offset = source.given_labels, np.zeros(1)
     classes = None if source.classes is None else len(source.classes)
     if classes is None and not source.points:  # float32 has too few digits for a date in seconds
+        check_target_range(labels[split_names != "unlabeled"], source.target_names)
         offset = np.asarray(labels[split_names == "labeled"].mean(axis=0), dtype=np.float64)
     y = torch.from_numpy(labels - offset).float() if classes is None else torch.from_numpy(labels)
     rows = Samples(x, y)

@@ -18,13 +18,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from l2i.bilevel.functional import Params
-from l2i.errors import DiskFull, InputError, NonFiniteCost
-from l2i.files.output import write_atomic
+from l2i.errors import DamagedFile, DiskFull, InputError, NonFiniteCost
+from l2i.files.output import is_disk_full, write_atomic
 from l2i.training.metrics import NON_FINITE_ADVICE, check_finite
 
 DEFAULT_KEEP = 2
-RETRY_ADVICE = "free some space, or choose a different --out"
-DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DAMAGED_ERRORS = (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, RecursionError)
 METADATA_COUNTS = ("step", "metrics_size", "concurrent_runs")  # of the metadata, ints
 MAX_NUMBER = 2**53  # in the metadata
@@ -51,11 +49,11 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in DISK_FULL_ERRNOS:
+        if not is_disk_full(error):
             raise
-        resumable = "the last checkpoint is intact: free some space, then the same command resumes"
         has_checkpoint = bool(list_checkpoints(folder / "checkpoints"))
-        advice = f"{resumable} from there" if has_checkpoint else RETRY_ADVICE
+        state = "the last checkpoint is intact: " if has_checkpoint else ""
+        advice = f"{state}free some space, then the same command resumes"
         problem = f"the disk is full: cannot write {error.filename or folder} ({error.strerror})"
         raise DiskFull(f"{problem}; {advice}") from None
 
@@ -164,7 +162,7 @@ def load_latest_checkpoint(
                 bad.replace(bad.with_suffix(".damaged"))  # no longer counted
         return loaded
     fix = "train with a different --out, or remove the run folder to start again"
-    raise InputError(f"no intact checkpoint is left in {folder}; {fix}")
+    raise DamagedFile(f"no intact checkpoint is left in {folder}; {fix}")
 
 
 def serialize(tensors: Params, meta: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from l2i.bilevel.functional import Params
 from l2i.config import Precision, replace
 from l2i.config.validate import flatten_fields
 from l2i.data.samples import Splits
-from l2i.errors import InputError
+from l2i.errors import DamagedFile, InputError
 from l2i.training import run_dir
 from l2i.training.checkpoint import get_checkpoint_path, load_checkpoint, load_latest_checkpoint
 from l2i.training.evaluation import extract_curve, find_best_step
@@ -86,7 +86,8 @@ def _open(
     # before the dataset of that name is read
     run_dir.check_data_available(folder, meta, custom_splits=custom_splits)
     trainer = make_trainer(run, splits=splits, model=model, expected_state=tensors)
-    run_dir.check_fingerprint(folder, meta, trainer.splits, custom_splits=custom_splits)
+    fingerprint = trainer.splits.fingerprint()
+    run_dir.check_fingerprint(folder, meta, fingerprint, custom_splits=custom_splits)
     return trainer, tensors, meta["step"]
 
 
@@ -108,7 +109,7 @@ def read_metric_rows(folder: str | Path) -> list[MetricRow]:
     try:
         rows = parse_metrics(path.read_bytes()) if path.exists() else []
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(f"{path} is damaged; restore it, or choose a different run") from None
+        raise DamagedFile(f"{path} is damaged; restore it, or choose a different run") from None
     if not rows:
         fix = "train it longer, or choose a different run"
         raise InputError(f"{folder} has no evaluations yet; {fix}")

@@ -17,10 +17,10 @@ import torch
 from l2i.config import Run, from_json, to_json
 from l2i.config.serialization import from_dict
 from l2i.config.validate import flatten_fields
-from l2i.data.samples import Splits
-from l2i.errors import InputError
+from l2i.data.samples import Fingerprint, describe_changes
+from l2i.errors import DamagedFile, InputError
 from l2i.files.lock import try_lock
-from l2i.files.output import write_atomic
+from l2i.files.output import PARTIAL_SUFFIX, is_disk_full, write_atomic
 from l2i.files.safety import check_tree
 
 LOCK_FILE = ".lock"
@@ -99,7 +99,7 @@ def read_run(folder: Path) -> Run:
     except InputError:
         raise
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        raise InputError(f"{path} is damaged; restore it, or choose a different folder") from None
+        raise DamagedFile(f"{path} is damaged; restore it, or choose a different folder") from None
 
 
 def read_result(folder: Path) -> Result | None:
@@ -114,7 +114,7 @@ def read_result(folder: Path) -> Result | None:
         return result
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         fix = "remove it, and run the same command to write it again"
-        raise InputError(f"{path} is damaged; {fix}") from None
+        raise DamagedFile(f"{path} is damaged; {fix}") from None
 
 
 def parse_result(content: bytes) -> Result:
@@ -157,6 +157,8 @@ def _translate_folder_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_disk_full(error):
+            raise
         problem = f"cannot use {folder} as a run folder ({error.strerror})"
         raise InputError(f"{problem}; choose a different --out") from None
 
@@ -167,7 +169,7 @@ def check_available(folder: Path, run: Run) -> None:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; choose a different --out")
     paths = folder.iterdir() if folder.exists() else ()
-    if any(path.name != LOCK_FILE and path.suffix != ".partial" for path in paths):
+    if any(path.name != LOCK_FILE and path.suffix != PARTIAL_SUFFIX for path in paths):
         check_config(folder, to_json(read_run(folder)), run)
 
 
@@ -180,14 +182,20 @@ def check_config(folder: Path, stored: dict[str, Any], run: Run) -> None:
 
 
 def check_fingerprint(
-    folder: Path, meta: dict[str, Any], splits: Splits, *, custom_splits: bool
+    folder: Path, meta: dict[str, Any], fingerprint: Fingerprint, *, custom_splits: bool
 ) -> None:
-    """Check that a checkpoint's run was trained on these samples."""
+    """Check that a checkpoint's run was trained on the samples with this fingerprint."""
     check_data_available(folder, meta, custom_splits=custom_splits)
-    if meta.get("data", splits.fingerprint()) != splits.fingerprint():
+    stored = meta.get("data")
+    if not isinstance(stored, dict):
+        problem = f"{folder} was trained by an older version, which recorded less of its data"
+        raise InputError(f"{problem}; train again with a different --out")
+    changes = describe_changes(stored, fingerprint)
+    if changes is not None:
         raise InputError(
-            f"the data has changed since {folder} was trained; use the --data.root that it was "
-            "trained with, restore the data, or train again with a different --out"
+            f"the data has changed since {folder} was trained (changed: {changes}); use the "
+            "--data.root that it was trained with, restore the data, or train again with a "
+            "different --out"
         )
 
 

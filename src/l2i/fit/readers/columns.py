@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.errors import InputError
+from l2i.files.output import ProgressCallback, ignore_progress, report_progress
 from l2i.fit.formatting import format_names, join_truncated, pluralize
 
 if TYPE_CHECKING:
@@ -56,11 +57,16 @@ def to_floats(
     """Convert a column to numbers, NaN where blank; raise InputError for words and infinities."""
     import pandas as pd
 
-    title, bad_rows = f"{role} '{values.name}'", _find_non_numeric(values)
-    if len(bad_rows):
-        cell = _quote_cell(values, bad_rows[0])
-        raise InputError(f"{title} contains {cell}, not a number; fix it, or {alternative}")
-    floats: NDArray[np.float64] = pd.to_numeric(values).to_numpy(np.float64, na_value=np.nan)
+    title = f"{role} '{values.name}'"
+    if values.dtype == np.float64:
+        floats: NDArray[np.float64] = values.to_numpy()
+    else:
+        numbers = pd.to_numeric(values, errors="coerce")
+        floats = numbers.to_numpy(np.float64, na_value=np.nan)
+        bad_rows = np.flatnonzero(np.isnan(floats) & values.notna().to_numpy(dtype=bool))
+        if len(bad_rows):
+            cell = _quote_cell(values, bad_rows[0])
+            raise InputError(f"{title} contains {cell}, not a number; fix it, or {alternative}")
     is_infinite = np.isinf(floats)
     if is_infinite.any():
         raise InputError(f"{title} contains infinity in row {is_infinite.argmax() + 1}; fix it")
@@ -77,7 +83,7 @@ def _find_non_numeric(values: pd.Series) -> NDArray[np.int64]:
 
 def find_blank(values: pd.Series) -> pd.Series:
     """Return which cells of a converted column are blank: NaN among numbers, '' among strings."""
-    return values.isna() | (values == BLANK)
+    return values.isna() if values.dtype == np.float64 else values.isna() | (values == BLANK)
 
 
 def _quote_cell(values: pd.Series, row: int) -> str:
@@ -92,12 +98,15 @@ def _make_mixed_error(
     return InputError(f"{problem}; fix it, or use {alternative}")
 
 
-def convert_columns(frame: pd.DataFrame, kinds: dict[str, ColumnKind]) -> pd.DataFrame:
+def convert_columns(
+    frame: pd.DataFrame, kinds: dict[str, ColumnKind], progress: ProgressCallback = ignore_progress
+) -> pd.DataFrame:
     """Convert columns to what preprocessing takes: numbers to floats, others to strings."""
     import pandas as pd
 
     columns: dict[str, Any] = {}
-    for name, kind in kinds.items():
+    for name in report_progress(kinds, len(kinds), "converted", progress, noun="columns"):
+        kind = kinds[name]
         if kind == "number":
             columns[name] = to_floats(frame[name])
         else:
@@ -122,14 +131,19 @@ class SkippedColumn(NamedTuple):
 
 
 def infer_columns(
-    frame: pd.DataFrame, *, text: Sequence[str] = (), category: Sequence[str] = ()
+    frame: pd.DataFrame,
+    *,
+    text: Sequence[str] = (),
+    category: Sequence[str] = (),
+    progress: ProgressCallback = ignore_progress,
 ) -> InputColumns:
     """Infer the kind of every column; raise InputError for mixed types, or if none is left."""
     forced: dict[str, ColumnKind] = dict.fromkeys(text, "text")
     forced |= dict.fromkeys(category, "category")
     kinds: dict[str, ColumnKind] = {}
     skipped: dict[str, SkippedColumn] = {}
-    for name in frame.columns:
+    names = list(frame.columns)
+    for name in report_progress(names, len(names), "checked", progress, noun="columns"):
         kind = _infer_kind(frame[name], forced.get(name))
         if isinstance(kind, SkippedColumn):
             skipped[name] = kind
@@ -140,7 +154,7 @@ def infer_columns(
         reason = f": {skipped_notes[0]}" if skipped_notes else ""
         fix = "add input columns, or name some with --text or --category"
         raise InputError(f"no input columns are left{reason}; {fix}")
-    inputs = convert_columns(frame, kinds)
+    inputs = convert_columns(frame, kinds, progress)
     notes = [*_describe_kinds(inputs, kinds), *skipped_notes, *_describe_blanks(inputs, kinds)]
     return InputColumns(inputs, kinds, tuple(notes))
 
@@ -168,8 +182,7 @@ def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | Sk
             fix = "choose a different column"
             raise InputError(f"--{forced} '{name}': the column is blank in every row; {fix}")
         return SkippedColumn("blank in every row")
-    num_distinct = int(present.nunique())
-    if num_distinct == 1 and len(present) == len(values) > 1:
+    if len(present) == len(values) > 1 and (values == values.iloc[0]).all():
         return SkippedColumn("constant")
     if forced is not None:
         return forced
@@ -179,6 +192,7 @@ def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | Sk
     if 2 * len(bad_rows) <= len(present):
         alternative = f"--category {name}, --text {name} or --ignore {name}"
         raise _make_mixed_error(values, bad_rows, "column", alternative)
+    num_distinct = int(present.nunique())
     if num_distinct <= MAX_CATEGORIES and 2 * num_distinct <= len(values):
         return "category"
     return SkippedColumn(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from l2i.data.datasets.imdb import allow_long_fields
 from l2i.errors import InputError
+from l2i.files.output import ProgressCallback, ignore_progress, report_progress
 from l2i.files.safety import check_columns, check_regular_file, get_disk_usage
 from l2i.fit.formatting import format_names
 from l2i.fit.options import BLANK_MARKERS
@@ -35,20 +36,22 @@ class RawTable(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_table(path: Path, *, encoding: str, separator: str) -> RawTable:
+def read_table(
+    path: Path, *, encoding: str, separator: str, progress: ProgressCallback = ignore_progress
+) -> RawTable:
     """Read all rows and columns of a file; raise InputError if it has none."""
     if not check_regular_file(path).stat().st_size:
         raise InputError(f"{path} is empty; it needs a header and rows")
     if path.suffix.lower() == ".parquet":
         table = RawTable(*read_parquet_frame(path))
     else:
-        table = _read_csv(path, encoding, separator)
+        table = _read_csv(path, encoding, separator, progress)
     if not len(table.frame):
         raise InputError(f"{path} has a header but no rows; add some")
     return table
 
 
-def _read_csv(path: Path, encoding: str, separator: str) -> RawTable:
+def _read_csv(path: Path, encoding: str, separator: str, progress: ProgressCallback) -> RawTable:
     import pandas as pd
 
     file_encoding = _detect_encoding(path, encoding)
@@ -81,7 +84,7 @@ def _read_csv(path: Path, encoding: str, separator: str) -> RawTable:
         fix = "fix the header or the line"
         raise InputError(f"{path}, line 2: more cells than the header has columns; {fix}")
     frame.columns = [str(name).strip() for name in frame.columns]
-    table = _clean_cells(frame, decimal_comma=delimiter != ",")
+    table = _clean_cells(frame, progress, decimal_comma=delimiter != ",")
     if delimiter == ",":
         return table
     delimiter_name = "tab" if delimiter == "\t" else repr(delimiter)
@@ -161,18 +164,23 @@ def _check_row_lengths(path: Path, encoding: str, separator: str, num_columns: i
         raise InputError(f"{path} has {problem}; fix the header or the rows")
 
 
-def _clean_cells(frame: pd.DataFrame, *, decimal_comma: bool) -> RawTable:
+def _clean_cells(
+    frame: pd.DataFrame, progress: ProgressCallback, *, decimal_comma: bool
+) -> RawTable:
     """Strip spaces, replace blank markers by NaN and decimal commas by points."""
     import pandas as pd
 
     columns: dict[str, Any] = {}
     blank_counts: dict[str, int] = {}
     comma_columns: list[str] = []
-    for name in frame.columns:
+    names = list(frame.columns)
+    for name in report_progress(names, len(names), "read", progress, noun="columns"):
         cells = frame[name].str.strip()
-        for marker, count in cells[cells.isin(BLANK_MARKERS[1:])].value_counts().items():
-            blank_counts[marker] = blank_counts.get(marker, 0) + int(count)
-        cells = cells.mask(cells.isin(BLANK_MARKERS))
+        is_blank = cells.isin(BLANK_MARKERS)
+        if is_blank.any():
+            for marker, count in cells[is_blank & (cells != "")].value_counts().items():
+                blank_counts[marker] = blank_counts.get(marker, 0) + int(count)
+            cells = cells.mask(is_blank)
         if decimal_comma and _has_decimal_commas(cells):
             cells = cells.str.replace(",", ".", regex=False)
             comma_columns.append(name)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import base64
 import io
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from l2i.files.images import (
     open_image,
     to_rgb,
 )
-from l2i.files.output import ProgressCallback, ignore_progress
+from l2i.files.output import ProgressCallback, ignore_progress, report_progress
 from l2i.fit.formatting import pluralize
 from l2i.fit.options import ReadOptions
 from l2i.fit.readers.folders import ImageFileList
@@ -38,11 +37,9 @@ MAX_IMAGE_BYTES = 4 * 2**30
 MAX_THUMBNAIL_SIDE = 96
 MAX_UNREADABLE_SHOWN = 3
 MIN_POINT_TARGETS = 4  # fewer numbers are not taken for points unless asked to
-REPORT_INTERVAL_S = 5.0
 RowIndices = NDArray[np.int64]  # [N], of the data
 Sizes = NDArray[np.int64]  # [N, 2], widths and heights of the original images
 Numbers = NDArray[np.float64]  # [N, D], targets, maybe points x1 y1 x2 y2 …
-ItemT = TypeVar("ItemT")
 
 
 class ImageSpec(NamedTuple):
@@ -236,22 +233,6 @@ def _describe_unreadable(errors: dict[int, str], names: Sequence[str]) -> str:
         shown.append("…")
     images = f"{len(errors):,} of {pluralize(len(names), 'image')}"
     return f"{images} cannot be read: {', '.join(shown)}"
-
-
-def report_progress(
-    items: Iterable[ItemT],
-    total: int,
-    action: str,
-    progress: ProgressCallback,
-    interval_s: float = REPORT_INTERVAL_S,
-) -> Iterator[ItemT]:
-    """Yield the items, and report now and then how many are done."""
-    last_report = time.monotonic()
-    for number, item in enumerate(items, 1):
-        yield item
-        if time.monotonic() - last_report >= interval_s:
-            progress(f"{action} {number:,} of {total:,} images")
-            last_report = time.monotonic()
 
 
 def _choose_spec(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,12 +50,15 @@ def read_parquet_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     return pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows)), tuple(notes)
 
 
-def read_parquet(path: Path) -> ParquetTable:
-    """Read all columns of strings and numbers, strings as Arrow dictionaries."""
+def read_parquet(path: Path, content: bytes | None = None) -> ParquetTable:
+    """Read all columns of strings and numbers, strings as Arrow dictionaries.
+
+    `content` is that of the file, if it has been read already.
+    """
     problem = f"{path} is damaged, or not a Parquet file"
     with (
         translate_any_error(problem, "write it again"),
-        check_regular_file(path).open("rb") as file,
+        check_regular_file(path).open("rb") if content is None else BytesIO(content) as file,
     ):
         return _read_parquet_file(path, file)
 

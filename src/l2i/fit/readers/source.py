@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from l2i.data.samples import Fingerprint
 from l2i.errors import InputError
+from l2i.files.digest import hash_arrays, hash_strings
 from l2i.files.output import ProgressCallback, ignore_progress
 from l2i.files.safety import check_regular_file
+from l2i.files.terminal import to_one_line
 from l2i.fit.artifact import RowPreview
-from l2i.fit.formatting import format_first_and_last, format_names, pluralize, to_one_line
+from l2i.fit.formatting import format_first_and_last, format_names, pluralize
 from l2i.fit.options import ReadOptions
 from l2i.fit.preprocess import Column, TablePreprocessor, TextPreprocessor
 from l2i.fit.readers.columns import (
@@ -102,6 +105,35 @@ class Source(InputRows):
     encoder: str | None = None
     """The pretrained network that reads a table of texts, if any."""
 
+    @property
+    def is_unlabeled(self) -> NDArray[np.bool_]:
+        """Which rows have no label."""
+        labels = self.given_labels
+        return labels < 0 if self.classes is not None else np.isnan(labels).any(axis=1)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return checksums of ids, raw inputs and labels, and of the order of all rows."""
+        parts = {"order of the rows": hash_arrays(self.is_unlabeled)}
+        for name, mask in (("labeled", ~self.is_unlabeled), ("unlabeled", self.is_unlabeled)):
+            rows = np.flatnonzero(mask)
+            parts[f"{name}.ids"] = hash_strings(self.ids[row] for row in rows.tolist())
+            parts[f"{name}.inputs"] = self._hash_inputs(rows)
+            parts[f"{name}.labels"] = hash_arrays(self.given_labels[rows])
+        if self.classes is not None:
+            parts["names of the classes"] = hash_strings(self.classes)
+        return parts
+
+    def _hash_inputs(self, rows: NDArray[np.intp]) -> str:
+        """Return a checksum of the raw inputs of some rows, whatever becomes of them later."""
+        sizes = [] if self.sizes is None else [self.sizes[rows]]
+        if isinstance(self.inputs, np.ndarray):
+            return hash_arrays(self.inputs[rows], *sizes)
+        numbers = [name for name, kind in self.kinds.items() if kind == "number"]
+        words = [name for name, kind in self.kinds.items() if kind != "number"]
+        columns = [hash_strings(self.inputs[name].iloc[rows]) for name in words]
+        values = hash_arrays(self.inputs[numbers].to_numpy(np.float64)[rows], *sizes)
+        return hash_strings([*numbers, values, *words, *columns])
+
     def make_preview(self, row: int) -> RowPreview:
         """Return a row as shown in a report."""
         if isinstance(self.inputs, np.ndarray):
@@ -128,9 +160,9 @@ def read_source(
         if path_kind == "folder":
             return _read_folder_source(data_path, options, progress)
         if path_kind == "npz":
-            return _read_array_source(data_path, options)
+            return _read_array_source(data_path, options, progress)
         if path_kind == "table" and options.image is None:
-            return _read_table_source(data_path, options)
+            return _read_table_source(data_path, options, progress)
         if path_kind == "table":
             return _read_image_table(data_path, options, progress)
         hint = f"use a folder of images, or a file that ends in {SUFFIX_LIST}"
@@ -202,22 +234,23 @@ def _resolve_path(path: str) -> tuple[Path, PathKind]:
     return data_path, "npz" if suffix == ".npz" else "other"
 
 
-def _read_table_source(path: Path, options: ReadOptions) -> Source:
+def _read_table_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
     _check_unused_options(options, IMAGE_ONLY_OPTIONS, "images")
     if options.encoder is not None:
         _check_unused_options(options, ("category",), "tables without --encoder")
         if not options.text:
             raise InputError("--encoder needs text columns; name them with --text")
-    table = _read_labeled_table(path, options)
+    table = _read_labeled_table(path, options, progress)
     targets = read_targets(table.frame[list(options.target)], options.task)
     used_columns = [*options.target, *options.ignore, *([options.id] if options.id else [])]
     ids, inputs = _get_row_ids(table.frame, options.id), table.frame.drop(columns=used_columns)
-    return _make_table_source(inputs, ids, options, targets, options.target, table.notes)
+    target_names, notes = options.target, table.notes
+    return _make_table_source(inputs, ids, options, targets, target_names, notes, progress)
 
 
 def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
     _check_unused_options(options, ("text", "encoder", "category"), "tables without --image")
-    frame, notes = _read_labeled_table(path, options)
+    frame, notes = _read_labeled_table(path, options, progress)
     labels = frame[list(options.target)]
     targets, ids = read_targets(labels, options.task), _get_row_ids(frame, options.id)
     numbers = targets.given_labels if targets.classes is None else None
@@ -231,8 +264,9 @@ def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallba
     return _make_image_source(images, ids, options, "paths", labels, task, notes)
 
 
-def _read_labeled_table(path: Path, options: ReadOptions) -> RawTable:
-    table = read_table(path, encoding=options.encoding, separator=options.separator)
+def _read_labeled_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> RawTable:
+    encoding, separator = options.encoding, options.separator
+    table = read_table(path, encoding=encoding, separator=separator, progress=progress)
     columns = list(table.frame.columns)
     if not options.target:
         actual = f"it has {format_first_and_last(columns)}"
@@ -254,7 +288,7 @@ def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCall
     return _make_image_source(images, files.names, options, "folder", classes, task, notes)
 
 
-def _read_array_source(path: Path, options: ReadOptions) -> Source:
+def _read_array_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
     file_options = ("target", "text", "encoder", *TABLE_ONLY_OPTIONS, "skip_unreadable", "grey")
     _check_unused_options(options, file_options, "tables and image files")
     x, y = read_npz(path, labeled=True)
@@ -266,7 +300,8 @@ def _read_array_source(path: Path, options: ReadOptions) -> Source:
         frame = array_to_frame(x)
         _check_named_columns(options, list(frame.columns), path)
         inputs = frame.drop(columns=list(options.ignore))
-        return _make_table_source(inputs, ids, options, targets, tuple(labels.columns), ())
+        names = tuple(labels.columns)
+        return _make_table_source(inputs, ids, options, targets, names, (), progress)
     _check_unused_options(options, ("category", "ignore"), "tables")
     numbers = targets.given_labels if targets.classes is None else None
     images = read_array_images(x, path, options, numbers)
@@ -280,9 +315,11 @@ def _make_table_source(
     targets: Targets,
     target_names: tuple[str, ...],
     notes: Sequence[str],
+    progress: ProgressCallback,
 ) -> Source:
     if options.encoder is None:
-        inputs = infer_columns(frame, text=options.text, category=options.category)
+        kinds = {"text": options.text, "category": options.category}
+        inputs = infer_columns(frame, **kinds, progress=progress)
         hints = [f"text becomes TF-IDF features; {ENCODER_HINT}"] if options.text else []
     else:
         inputs, hints = select_text_columns(frame, options.text), []

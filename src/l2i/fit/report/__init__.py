@@ -8,9 +8,16 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from l2i.errors import InputError
-from l2i.files.output import check_output_file, translate_write_errors, write_atomic
-from l2i.fit.artifact import FitArtifact, FitRows, read_fit
+from l2i.errors import DamagedFile
+from l2i.files.output import check_output_file, translate_write_errors, write_atomic, write_output
+from l2i.fit.artifact import (
+    REPORT_FILE,
+    FitArtifact,
+    FitRows,
+    check_files,
+    list_data_paths,
+    read_fit,
+)
 from l2i.fit.formatting import MISSING_MARK, bind_units, format_metric
 from l2i.fit.impute import impute
 from l2i.fit.report.caveats import find_caveats
@@ -39,16 +46,31 @@ SPLIT_CAPTIONS = {
 }
 TEMPLATE_DIR = Path(__file__).parent
 HTML_SUFFIXES = (".html", ".htm")
+SHOWN_FILES = ("config.json", "metrics.jsonl", "result.json")  # of each candidate
 
 
-def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write the report of a fit as `out`, or as report.html in its folder, and return its path."""
+def write_report(
+    folder: str | Path, out: str | Path | None = None, *, overwrite: bool = False
+) -> Path:
+    """Write the report of a fit as `out`, or as report.html in its folder, and return its path.
+
+    A file that `l2i` did not write is replaced only with `overwrite`.
+    """
     path = Path(folder)
-    target = path / "report.html" if out is None else check_output_file(out, HTML_SUFFIXES)
-    page = _render_report(path, *read_fit(path))
-    with translate_write_errors(target):
-        write_atomic(target, page.encode("utf-8", "replace"))
+    fitted, rows = read_fit(path)
+    own_report = path / REPORT_FILE
+    if out is None or Path(out).resolve() == own_report.resolve():
+        with translate_write_errors(own_report):
+            write_atomic(own_report, _encode_report(path, fitted, rows))
+        return own_report
+    data = list_data_paths(path, fitted)
+    target = check_output_file(out, HTML_SUFFIXES, data=data, overwrite=overwrite)
+    write_output(target, _encode_report(path, fitted, rows))
     return target
+
+
+def _encode_report(folder: Path, fitted: FitArtifact, rows: FitRows) -> bytes:
+    return _render_report(folder, fitted, rows).encode("utf-8", "replace")
 
 
 def _render_report(folder: Path, fitted: FitArtifact, rows: FitRows) -> str:
@@ -70,6 +92,8 @@ def _render_report(folder: Path, fitted: FitArtifact, rows: FitRows) -> str:
 
 def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
     """Return what the template shows, one name per section."""
+    names = (f"{c.name}/{file}" for c in fitted.candidates for file in SHOWN_FILES)
+    check_files(folder, fitted, (name for name in names if (folder / name).exists()))
     imputations, run_dir = impute(fitted, rows), folder / fitted.selected_name
     most_confident, least_confident = make_cards(fitted, rows, imputations)
     counts = {split: int((rows.split_names == split).sum()) for split in SPLIT_CAPTIONS}
@@ -167,4 +191,4 @@ def _read_config_text(path: Path) -> str | None:
         config = json.loads(path.read_text(encoding="utf-8"))
         return json.dumps(config, indent=2, ensure_ascii=False)
     except (OSError, ValueError, RecursionError):
-        raise InputError(f"{path} is damaged; restore it") from None
+        raise DamagedFile(f"{path} is damaged; restore it") from None

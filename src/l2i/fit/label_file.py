@@ -1,0 +1,67 @@
+"""Labels and predictions as CSV or Parquet; cells that a spreadsheet would run as formulas."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from l2i.errors import InputError
+from l2i.files.output import ProgressCallback, write_output
+from l2i.fit.formatting import pluralize, truncate_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LABEL_FILE_SUFFIXES = (".csv", ".parquet")
+# as spreadsheets recognise formulas, wide characters included; a number with a sign is none
+NUMBER = r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+FORMULA = re.compile(rf"[=@\t\r＝＋－＠]|[+-](?!{NUMBER}\Z)")
+ESCAPE = "'"  # spreadsheets read the rest of such a cell as text
+MAX_CELL_SHOWN = 40  # characters
+
+
+def write_label_file(
+    path: Path, frame: pd.DataFrame, notify: ProgressCallback, *, escape_formulas: bool = False
+) -> None:
+    """Write a table as CSV or Parquet; an existing file is replaced only by a complete one."""
+    if path.suffix.lower() == ".csv":
+        content = to_csv(frame, notify, escape_formulas=escape_formulas).encode()
+    else:
+        check_escape_formulas(path, escape_formulas)
+        content = frame.to_parquet(index=False)
+    write_output(path, content)
+
+
+def check_escape_formulas(path: Path, escape_formulas: bool) -> None:
+    """Check that formulas are escaped in CSV files only: Parquet holds no formulas."""
+    if escape_formulas and path.suffix.lower() != ".csv":
+        raise InputError(f"--escape-formulas applies only to CSV, not to {path}; remove it")
+
+
+def to_csv(frame: pd.DataFrame, notify: ProgressCallback, *, escape_formulas: bool = False) -> str:
+    """Return a table as CSV; warn of cells that are formulas, or put an apostrophe before them."""
+    formulas = find_formulas(frame)
+    if formulas and escape_formulas:
+        frame = frame.map(_escape).rename(columns=_escape)
+    elif formulas:
+        first = truncate_text(formulas[0], MAX_CELL_SHOWN)
+        cells = pluralize(len(formulas), "cell begins", "cells begin")
+        problem = f"{cells} with =, +, - or @, such as {first!r}: a spreadsheet may run formulas"
+        notify(f"warning: {problem}; use --escape-formulas to put an apostrophe before them")
+    return str(frame.to_csv(index=False))
+
+
+def find_formulas(frame: pd.DataFrame) -> list[str]:
+    """Return the column names and cells that a spreadsheet would take for formulas."""
+    columns = [frame[name] for name in frame.columns if frame[name].dtype.kind not in "biuf"]
+    cells = [cell for column in columns for cell in column.tolist()]
+    return [str(cell) for cell in [*frame.columns, *cells] if _is_formula(cell)]
+
+
+def _is_formula(cell: Any) -> bool:
+    return isinstance(cell, str) and FORMULA.match(cell) is not None
+
+
+def _escape(cell: Any) -> Any:
+    return ESCAPE + cell if _is_formula(cell) else cell

@@ -53,3 +53,31 @@ def test_without_tangents_it_is_batch_norm() -> None:
     assert tangent is None and torch.allclose(
         value, nn.functional.batch_norm(x, None, None, training=True)
     )
+
+
+class Scaled(nn.Module):
+    """BatchNorm with a weight, or a bias, alone."""
+
+    def __init__(self, *, has_weight: bool) -> None:
+        super().__init__()
+        self.p, self.has_weight = nn.Parameter(torch.rand(4) + 0.5), has_weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = (self.p, None) if self.has_weight else (None, self.p)
+        return nn.functional.batch_norm(x, None, None, weight, bias, training=True)
+
+
+@pytest.mark.parametrize("has_weight", [True, False])
+def test_a_weight_or_a_bias_alone_has_its_tangent(has_weight: bool) -> None:
+    layer = Scaled(has_weight=has_weight).double()
+    x = torch.randn(6, 4, dtype=torch.float64)
+    params, v = trainable(layer), {"p": torch.randn(4, dtype=torch.float64)}
+    normal = nn.functional.batch_norm(x, None, None, training=True)
+
+    def outputs(theta: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.no_grad():
+            return lookahead(layer, theta)(x)
+
+    _, tangent = forward_mode(outputs, params, v)
+    wanted = v["p"] * normal if has_weight else v["p"].expand(6, 4)
+    torch.testing.assert_close(tangent, wanted)

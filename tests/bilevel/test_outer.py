@@ -220,3 +220,18 @@ def test_gradients_are_added_by_name_and_their_norm_is_over_all() -> None:
     total = add_gradients(left, right)
     assert {name: g.tolist() for name, g in total.items()} == {"a": [4.0, 2.0], "b": [[14.0]]}
     assert float(norm(left)) == 5.0
+
+
+def test_labels_that_do_not_count_do_not_pull_the_student() -> None:
+    p = problem()
+    imputed = p.impute().detach()._replace(weight=torch.tensor([0, 1, 0, 2, 0, 0], dtype=FLOAT64))
+    labels, d_z = LearnableLabels(label_lr=0.5), torch.randn_like(imputed.z)
+    got = labels.gradient(p.model, p.params, p.student(), imputed, d_z)
+    target = Imputed(labels.step_labels(imputed.z, d_z), imputed.weight)
+    f = lookahead(p.model, p.params)(p.batch.unlabeled.weak2).softmax(1)
+    distances = (f - target.z).square().mean(1)
+    cost = (distances[1] + 2 * distances[3]) / 6
+    for name, wanted in zip(
+        p.params, torch.autograd.grad(cost, list(p.params.values())), strict=True
+    ):
+        torch.testing.assert_close(got[name], wanted, rtol=1e-10, atol=1e-14)

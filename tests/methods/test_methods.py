@@ -424,3 +424,22 @@ def test_vats_directions_are_of_length_one_however_small_they_are() -> None:
     net = lookahead(p.model, p.params)
     got, wanted = (p.method.compute_perturbation(p.task, net, b) for b in (batch, p.batch))
     torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("annealing", "schedule"),
+    [
+        ("linear", lambda t: t),
+        ("log", lambda t: 1 - math.exp(-5 * t)),
+        ("exp", lambda t: math.exp(5 * (t - 1))),
+    ],
+    ids=["linear", "log", "exp"],
+)
+def test_udas_threshold_is_that_of_its_paper(annealing: str, schedule: object, t: float) -> None:
+    """η_t = α_t (1 − 1/K) + 1/K, with three schedules α_t (Xie et al., 2020, section 2)."""
+    p = problem("uda")
+    method = dataclasses.replace(p.method, annealing=annealing)
+    batch = p.batch._replace(progress=torch.tensor(t, dtype=torch.float64))
+    wanted = schedule(t) * (1 - 1 / 4) + 1 / 4  # type: ignore[operator]
+    assert float(method.compute_tsa_threshold(p.task, batch)) == pytest.approx(wanted, rel=1e-12)

@@ -187,3 +187,14 @@ def test_a_regression_label_counts_whatever_the_threshold_and_keeps_its_gradient
     z = torch.randn(4, 3, requires_grad=True)
     imputed = regression().harden(z, 2.0)
     assert imputed.z is z and imputed.weight.tolist() == [1.0] * 4
+
+
+def test_losses_are_told_for_each_sample_and_costs_are_their_means() -> None:
+    outputs = torch.tensor([[0.0, 0.0], [math.log(3), 0.0]], dtype=FLOAT64)
+    task, y = Classification(num_outputs=2), torch.tensor([0, 1])
+    wanted = [math.log(2), math.log(4)]
+    assert task.sample_losses(outputs, y).tolist() == pytest.approx(wanted)
+    soft = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=FLOAT64)
+    mixed = 0.25 * math.log(4 / 3) + 0.75 * math.log(4)
+    assert task.sample_losses(outputs, soft).tolist() == pytest.approx([math.log(2), mixed])
+    assert float(task.loss(outputs, y)) == pytest.approx(sum(wanted) / 2)

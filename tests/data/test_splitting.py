@@ -235,3 +235,7 @@ def test_as_many_labels_as_the_smallest_class_has_may_be_asked_for() -> None:
     assert torch.bincount(s.labeled.y).tolist() == [3, 3]
     with pytest.raises(InputError, match="has only 3 training samples; use at most 6"):
         draw_splits(data, num_labeled=8, **settings)
+
+
+def test_a_share_of_nothing_is_one_label_of_each_class() -> None:
+    assert torch.bincount(drawn(num_labeled=0.0).labeled.y).tolist() == [1, 1, 1, 1]

@@ -167,7 +167,8 @@ def test_several_targets_are_measured_in_their_standard_deviations() -> None:
 
 def test_regression_losses_are_means_over_the_targets() -> None:
     task = Regression.from_targets(torch.randn(9, 3))
-    outputs, target = torch.tensor([[1.0, 2.0, 3.0], [0.0] * 3]), torch.zeros(2, 3)
+    outputs, target = torch.tensor([[1.0, 2.0, 3.0], [5.0] * 3]), torch.tensor([[0.0], [5.0]])
+    target = target.repeat(1, 3)
     assert task.sample_losses(outputs, target).tolist() == pytest.approx([14 / 3, 0.0])
     assert float(task.loss(outputs, target)) == pytest.approx(7 / 3)
 
@@ -198,3 +199,23 @@ def test_losses_are_told_for_each_sample_and_costs_are_their_means() -> None:
     mixed = 0.25 * math.log(4 / 3) + 0.75 * math.log(4)
     assert task.sample_losses(outputs, soft).tolist() == pytest.approx([math.log(2), mixed])
     assert float(task.loss(outputs, y)) == pytest.approx(sum(wanted) / 2)
+
+
+def test_a_coordinate_that_hardly_varies_is_standardised_all_the_same() -> None:
+    y = torch.tensor([[0.0, 7.0], [0.5, 7.0]], dtype=FLOAT64)
+    task = Regression.from_targets(y)
+    assert task.std.tolist() == [0.25, 1.0] and task.mean.tolist() == [0.25, 7.0]
+    assert task.encode(y).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    assert not task.points and task.eyes is None
+
+
+def test_targets_are_points_or_faces_only_where_they_are_said_to_be() -> None:
+    mean, std = torch.zeros(4), torch.ones(4)
+    task = Regression(num_outputs=4, mean=mean, std=std)
+    assert (task.points, task.eyes, task.metric_name) == (False, None, "RMSE")
+    assert task.metric_description == (
+        "root mean squared error, in standard deviations of the labelled targets"
+    )
+    faces = Regression(num_outputs=4, mean=mean, std=std, points=True, eyes=(0, 1))
+    assert faces.metric_name == "error (%)"
+    assert "distance between the eyes" in faces.metric_description

@@ -12,6 +12,7 @@ from l2i.bilevel import (
     Problem,
     combine_normalized,
     exact,
+    last_layer,
     lookahead,
     norm,
     normalized_sum,
@@ -235,3 +236,32 @@ def test_labels_that_do_not_count_do_not_pull_the_student() -> None:
         p.params, torch.autograd.grad(cost, list(p.params.values())), strict=True
     ):
         torch.testing.assert_close(got[name], wanted, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_gradients_of_any_size_are_combined(scale: float) -> None:
+    base, outer = torch.randn(5, dtype=FLOAT64), torch.randn(5, dtype=FLOAT64)
+    wanted = combine_normalized(base, outer, rho=0.3, preserve_norm=True)
+    got = combine_normalized(scale * base, scale**2 * outer, rho=0.3, preserve_norm=True)
+    torch.testing.assert_close(got / scale, wanted)
+
+
+def test_parameters_that_labels_do_not_depend_on_have_no_gradient() -> None:
+    p = problem()
+    p.model.register_parameter("unused", torch.nn.Parameter(torch.ones(2, dtype=FLOAT64)))
+    for labels in SETTINGS.values():
+        gradient = compute_outer_gradient(p, OuterStep(hypergradient=exact, labels=labels))
+        assert gradient["unused"].tolist() == [0.0, 0.0]
+        assert norm(gradient) > 0
+
+
+def test_learnable_labels_take_a_plain_step_of_size_one_by_default() -> None:
+    z, d_z = torch.rand(3, 4, dtype=FLOAT64).softmax(1), torch.randn(3, 4, dtype=FLOAT64)
+    logits = z.log().requires_grad_()
+    (d_logits,) = torch.autograd.grad(logits.softmax(1), logits, d_z)
+    moved = (logits - d_logits).softmax(1).detach()
+    torch.testing.assert_close(LearnableLabels().step_labels(z, d_z), moved)
+
+
+def test_an_outer_step_is_of_outputs_by_the_last_layer_by_default() -> None:
+    assert OuterStep() == OuterStep(hypergradient=last_layer, labels=OutputLabels())

@@ -24,7 +24,15 @@ from l2i.bilevel.functional import compute_mean_gradient
 from l2i.bilevel.outer import Labels
 from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch, Labeled, Unlabeled
-from l2i.distributed import ProcessGroup, sample_integers, sample_normal, sample_uniform
+from l2i.distributed import (
+    ProcessGroup,
+    current_group,
+    init_distributed,
+    sample_integers,
+    sample_normal,
+    sample_uniform,
+    use_group,
+)
 from l2i.methods.uda import UDA
 from l2i.tasks import Classification
 from problems import FLOAT64, relative
@@ -219,3 +227,43 @@ def test_two_trainers_take_the_steps_of_one(name: str) -> None:
             torch.testing.assert_close(other_state[key], value, rtol=1e-10, atol=1e-10, msg=key)
         for part, values in metrics.items():
             assert other_metrics[part] == pytest.approx(values, rel=1e-10, abs=1e-10)
+
+
+def test_one_process_sends_nothing_and_is_the_main_one() -> None:
+    group, values = ProcessGroup(), torch.randn(3)
+    assert group.is_main and group.supports_cuda_graph
+    assert group.all_reduce(values) is values and group.all_reduce_mean(values) is values
+    assert group.shard(values) is values and group.shard_bounds(7) == (0, 7)
+    assert group.rescale_local_grad(values) is values
+    assert group.all_gather_rows(values, 3) is values
+    tensors = {"a": values}
+    assert group.average_tensors(tensors) is tensors
+    assert group.broadcast_bytes(b"abc") == b"abc"
+    group.broadcast_([values])
+    assert [group.any_async(value) for value in (True, False)] == [True, False]
+    assert group.wait_any() is False
+    with init_distributed() as joined:
+        assert joined.size == 1 and current_group() is joined
+
+
+def test_a_group_is_the_current_one_where_it_is_used_and_nowhere_else() -> None:
+    outside, inside = current_group(), ProcessGroup(3, 1)
+    with use_group(inside):
+        assert current_group() is inside and not inside.is_main
+    assert current_group() is outside
+    with pytest.raises(KeyError), use_group(inside):
+        raise KeyError
+    assert current_group() is outside
+
+
+def test_a_derivative_of_a_share_is_one_of_the_whole_divided_by_the_processes() -> None:
+    assert ProcessGroup(4, 2).rescale_local_grad(torch.tensor([8.0])).tolist() == [2.0]
+
+
+def test_the_main_process_hands_its_values_to_all() -> None:
+    def received(group: ProcessGroup) -> Tensor:
+        values = torch.full((2,), float(group.rank + 5))
+        group.broadcast_([values])
+        return values
+
+    assert [got.tolist() for got in simulate(received)] == [[5.0, 5.0]] * 2

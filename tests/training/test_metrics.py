@@ -57,7 +57,10 @@ def test_the_outer_gradient_is_measured_in_lengths_of_the_base_gradient() -> Non
     assert (normalized["grad_ratio"], normalized["grad_ratio_raw"]) == (0.25, 2.0)
 
 
-@pytest.mark.parametrize(("base", "outer"), [([0.0, 0.0], [1.0, 0.0]), ([1.0, 0.0], [0.0, 0.0])])
+@pytest.mark.parametrize(
+    ("base", "outer"),
+    [([0.0, 0.0], [1.0, 0.0]), ([1.0, 0.0], [0.0, 0.0]), ([0.0, 0.0], [0.0, 0.0])],
+)
 @pytest.mark.parametrize("rho", [0.25, None])
 def test_a_gradient_that_vanished_has_a_ratio_of_nothing(
     base: list[float], outer: list[float], rho: float | None
@@ -208,3 +211,20 @@ def test_the_first_bad_step_of_a_state_is_named(
     with pytest.raises(NonFiniteCost, match="c_u is NaN or infinite from step 9 on"):
         checkpointer.wait()
     checkpointer.close()
+
+
+def test_a_first_step_that_was_bad_stays_the_first() -> None:
+    meter = MetricAccumulator(CPU)
+    for step in range(3):
+        meter.add(step_values(c_t=math.nan), torch.tensor(step))
+    with pytest.raises(NonFiniteCost, match="c_t is NaN or infinite from step 1 on"):
+        meter.read()
+
+
+def test_metrics_hold_no_graph() -> None:
+    c_t, c_u = (torch.tensor(1.0, requires_grad=True) * 2 for _ in range(2))
+    outer = FlatOuterGradient(torch.ones(2), torch.tensor(1.0))
+    metrics, _ = compute_step_metrics(
+        Costs(c_t, c_u), torch.ones(2), outer, torch.ones(2), torch.tensor(0.3)
+    )
+    assert not any(value.requires_grad for value in metrics.values())

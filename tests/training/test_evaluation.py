@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from l2i.data.samples import Samples
+from l2i.tasks import Regression
 from l2i.training.evaluation import (
     compute_final_metric,
     compute_final_steps,
@@ -13,6 +14,7 @@ from l2i.training.evaluation import (
     extract_curve,
     is_eval_step,
     iter_chunks,
+    measure_diversity,
     pick_batch_size,
 )
 
@@ -108,3 +110,15 @@ def test_a_forward_that_fails_leaves_the_model_in_its_mode() -> None:
     with pytest.raises(RuntimeError):
         compute_outputs(model, samples(3, 5), lambda raw: raw)
     assert (model.training, model[0].training, model[1].training) == (True, False, True)
+
+
+@pytest.mark.parametrize(("spread", "diversity"), [(1e-2, 0.5), (1e-4, 1.0)])
+def test_a_target_varies_if_it_does_by_a_millionth_of_its_size(
+    spread: float, diversity: float
+) -> None:
+    """Of 1,000 that is 0.001; below, the target is constant, and so may the outputs be."""
+    plain = {"mean": torch.zeros(1), "std": torch.ones(1)}
+    y = torch.tensor([[1000.0 - spread], [1000.0 + spread]], dtype=torch.float64)
+    outputs = torch.tensor([[-spread / 2], [spread / 2]], dtype=torch.float64)
+    task = Regression(num_outputs=1, **plain)
+    assert measure_diversity(task, outputs, y) == pytest.approx(diversity, rel=1e-3)

@@ -448,3 +448,33 @@ def test_the_inner_step_moves_what_it_is_told_to_and_nothing_else() -> None:
     one = inner_step(cost, theta, eta=0.1, wrt=["b"])
     assert torch.equal(one["a"], theta["a"]) and one["b"].tolist() == pytest.approx([2.5])
     assert not any(value.requires_grad for value in (*both.values(), *one.values()))
+
+
+@pytest.mark.parametrize("function", [exact, finite_difference, unrolled])
+def test_parameters_that_nothing_depends_on_change_nothing(function) -> None:
+    p = problem()
+    imputed, student = p.impute(), p.student()
+
+    def d_z() -> torch.Tensor:
+        return function(Problem(p.model, p.params, student, imputed, p.c_h, eta=ETA, inner_steps=2))
+
+    before = d_z()
+    p.model.register_parameter("unused", nn.Parameter(torch.zeros(3, dtype=FLOAT64)))
+    torch.testing.assert_close(d_z(), before, rtol=1e-5, atol=1e-10)
+
+
+@pytest.mark.parametrize("function", [exact, last_layer, finite_difference])
+def test_labels_that_the_cost_does_not_depend_on_have_no_derivative(function) -> None:
+    p = problem()
+    student = Student(p.batch.unlabeled.weak2, lambda f, i: f.square().mean() + 0 * i.z.sum())
+    got = function(Problem(p.model, p.params, student, p.impute(), p.c_h, eta=ETA))
+    assert torch.equal(got, torch.zeros(6, 4, dtype=FLOAT64))
+
+
+def test_the_dtype_and_shape_are_those_of_the_labels() -> None:
+    p = problem("mixmatch")
+    imputed, student = p.impute(), p.student()
+    for function in (exact, last_layer, finite_difference, unrolled):
+        got = function(Problem(p.model, p.params, student, imputed, p.c_h, eta=ETA))
+        assert got.shape == imputed.z.shape and got.dtype == FLOAT64
+        assert not got.requires_grad

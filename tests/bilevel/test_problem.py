@@ -13,7 +13,7 @@ from l2i.bilevel import (
     lookahead,
     trainable,
 )
-from l2i.bilevel.functional import freeze_buffers, swap_parameters
+from l2i.bilevel.functional import detach_params, freeze_buffers, make_leaf_params, swap_parameters
 from l2i.bilevel.head import Head
 from l2i.bilevel.outer import OuterStep
 from l2i.bilevel.problem import Activations, Imputed, Student
@@ -173,3 +173,12 @@ def test_features_are_what_the_head_is_given() -> None:
     torch.testing.assert_close(outputs, model(x))
     torch.testing.assert_close(head.apply(features, dict(model.named_parameters())), outputs)
     assert not model[2]._forward_hooks
+
+
+def test_values_are_cut_off_from_their_graph_or_made_leaves() -> None:
+    own = torch.ones(2, requires_grad=True)
+    params = {"a": own * 3}
+    cut, leaves = detach_params(params), make_leaf_params(params)
+    assert cut["a"].tolist() == leaves["a"].tolist() == [3.0, 3.0]
+    assert not cut["a"].requires_grad
+    assert leaves["a"].requires_grad and leaves["a"].is_leaf

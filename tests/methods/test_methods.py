@@ -417,10 +417,11 @@ def test_vat_starts_its_search_at_a_step_of_length_xi() -> None:
     assert not r.requires_grad
 
 
-def test_vats_directions_are_of_length_one_however_small_they_are() -> None:
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_vats_directions_are_of_length_one_however_long_they_were(size: float) -> None:
     p = problem("vat")
-    tiny = p.batch.unlabeled._replace(noise=1e-200 * p.batch.unlabeled.noise)
-    batch = p.batch._replace(unlabeled=tiny)
+    scaled = p.batch.unlabeled._replace(noise=size * p.batch.unlabeled.noise)
+    batch = p.batch._replace(unlabeled=scaled)
     net = lookahead(p.model, p.params)
     got, wanted = (p.method.compute_perturbation(p.task, net, b) for b in (batch, p.batch))
     torch.testing.assert_close(got, wanted)
@@ -443,3 +444,25 @@ def test_udas_threshold_is_that_of_its_paper(annealing: str, schedule: object, t
     batch = p.batch._replace(progress=torch.tensor(t, dtype=torch.float64))
     wanted = schedule(t) * (1 - 1 / 4) + 1 / 4  # type: ignore[operator]
     assert float(method.compute_tsa_threshold(p.task, batch)) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "tracked"),
+    [
+        ("fixmatch", "classification", True),
+        ("uda", "classification", True),
+        ("pseudo-label", "classification", True),
+        ("pseudo-label", "regression", False),
+        ("mean-teacher", "classification", False),
+        ("mean-teacher", "regression", False),
+    ],
+)
+def test_a_mask_is_counted_for_classes_where_there_is_one(
+    name: str, task: str, tracked: bool
+) -> None:
+    p = problem(name, task)
+    assert p.method.tracks_mask(p.task) == tracked
+    assert (p.method.mask_by_class(p.task, p.impute()) is not None) == tracked
+    net = lookahead(p.model, p.params)
+    costs = compute_costs(p.method, p.task, net, net, p.batch)
+    assert (costs.mask_by_class is not None) == tracked

@@ -239,3 +239,13 @@ def test_as_many_labels_as_the_smallest_class_has_may_be_asked_for() -> None:
 
 def test_a_share_of_nothing_is_one_label_of_each_class() -> None:
     assert torch.bincount(drawn(num_labeled=0.0).labeled.y).tolist() == [1, 1, 1, 1]
+
+
+def test_too_many_labels_are_told_by_class_or_for_the_whole_set() -> None:
+    with pytest.raises(InputError, match="needs 30 labels per class, but one class has only"):
+        drawn(num_labeled=120)
+    samples = Samples(torch.arange(50).float().unsqueeze(1), torch.randn(50, 3))
+    message = "num_labeled=41 is too many: the set has only 40 training samples; use at most 40"
+    with pytest.raises(InputError, match=message):
+        drawn(samples, classes=None, num_labeled=41)
+    assert len(drawn(samples, classes=None, num_labeled=40).labeled.y) == 40

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -121,3 +123,99 @@ def test_a_face_has_failed_above_ten_per_cent() -> None:
     task = Regression.from_targets(y + torch.randn_like(y), points=True, eyes=(0, 1))
     off = y + torch.tensor([[0.9, 0.0] * 3, [1.1, 0.0] * 3], dtype=FLOAT64)
     assert float(task.metrics(task.encode(off), y)["failure rate (%)"]) == 50.0
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 1.0])
+def test_a_label_as_confident_as_the_threshold_counts(threshold: float) -> None:
+    below = threshold - 2**-30
+    z = torch.tensor([[threshold, 1 - threshold], [1 - below, below]], dtype=FLOAT64)
+    z[1, 0] = 0.0  # below the threshold in both classes
+    imputed = Classification(num_outputs=2).harden(z, threshold)
+    assert imputed.weight.tolist() == [1.0, 0.0]
+    assert imputed.z.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_a_face_off_by_exactly_ten_per_cent_has_not_failed() -> None:
+    y = torch.tensor([[0.0, 0, 10, 0, 5, 5]], dtype=FLOAT64)
+    plain = {"mean": torch.zeros(6, dtype=FLOAT64), "std": torch.ones(6, dtype=FLOAT64)}
+    task = Regression(num_outputs=6, points=True, eyes=(0, 1), **plain)
+    off = torch.tensor([[0.0, 1.0] * 3], dtype=FLOAT64)
+    assert {n: float(v) for n, v in task.metrics(y + off, y).items()} == {
+        "error (%)": 10.0,
+        "failure rate (%)": 0.0,
+    }
+
+
+def test_landmark_errors_are_means_over_the_points_of_a_face() -> None:
+    """Only the nose is off, by an eye distance of the third and the second point."""
+    y = torch.tensor([[7.0, 7, 0, 0, 3, 4]], dtype=FLOAT64)
+    task = Regression.from_targets(torch.randn(9, 6, dtype=FLOAT64), points=True, eyes=(1, 2))
+    off = y + torch.tensor([[3.0, -4, 0, 0, 0, 0]], dtype=FLOAT64)
+    assert task.compute_landmark_errors(off, y).tolist() == pytest.approx([1 / 3])
+
+
+def test_several_targets_are_measured_in_their_standard_deviations() -> None:
+    y = torch.tensor([[0.0, 0.0], [2.0, 200.0]], dtype=FLOAT64)  # of standard deviations 1 and 100
+    task = Regression.from_targets(y)
+    off = y + torch.tensor([[3.0, 400.0]], dtype=FLOAT64)
+    assert float(task.metric(task.encode(off), y)) == pytest.approx(math.sqrt((9 + 16) / 2))
+    assert task.uses_std_units and "standard deviations" in task.metric_description
+    one = Regression.from_targets(y[:, 1:])
+    assert float(one.metric(one.encode(off[:, 1:]), y[:, 1:])) == pytest.approx(400.0)
+    assert not one.uses_std_units and "the targets' units" in one.metric_description
+
+
+def test_regression_losses_are_means_over_the_targets() -> None:
+    task = Regression.from_targets(torch.randn(9, 3))
+    outputs, target = torch.tensor([[1.0, 2.0, 3.0], [5.0] * 3]), torch.tensor([[0.0], [5.0]])
+    target = target.repeat(1, 3)
+    assert task.sample_losses(outputs, target).tolist() == pytest.approx([14 / 3, 0.0])
+    assert float(task.loss(outputs, target)) == pytest.approx(7 / 3)
+
+
+def test_chance_is_a_uniform_guess_or_the_mean() -> None:
+    classes = Classification(num_outputs=7)
+    uniform = torch.zeros(1, 7, dtype=FLOAT64)
+    assert classes.chance_loss == pytest.approx(float(classes.loss(uniform, torch.tensor([3]))))
+    y = torch.randn(40, 2, dtype=FLOAT64) * 5 + 3
+    targets = Regression.from_targets(y)
+    encoded = targets.encode(y)
+    mean_loss = targets.loss(torch.zeros_like(encoded), encoded)
+    assert targets.chance_loss == pytest.approx(float(mean_loss))
+
+
+def test_a_regression_label_counts_whatever_the_threshold_and_keeps_its_gradient() -> None:
+    z = torch.randn(4, 3, requires_grad=True)
+    imputed = regression().harden(z, 2.0)
+    assert imputed.z is z and imputed.weight.tolist() == [1.0] * 4
+
+
+def test_losses_are_told_for_each_sample_and_costs_are_their_means() -> None:
+    outputs = torch.tensor([[0.0, 0.0], [math.log(3), 0.0]], dtype=FLOAT64)
+    task, y = Classification(num_outputs=2), torch.tensor([0, 1])
+    wanted = [math.log(2), math.log(4)]
+    assert task.sample_losses(outputs, y).tolist() == pytest.approx(wanted)
+    soft = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=FLOAT64)
+    mixed = 0.25 * math.log(4 / 3) + 0.75 * math.log(4)
+    assert task.sample_losses(outputs, soft).tolist() == pytest.approx([math.log(2), mixed])
+    assert float(task.loss(outputs, y)) == pytest.approx(sum(wanted) / 2)
+
+
+def test_a_coordinate_that_hardly_varies_is_standardised_all_the_same() -> None:
+    y = torch.tensor([[0.0, 7.0], [0.5, 7.0]], dtype=FLOAT64)
+    task = Regression.from_targets(y)
+    assert task.std.tolist() == [0.25, 1.0] and task.mean.tolist() == [0.25, 7.0]
+    assert task.encode(y).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    assert not task.points and task.eyes is None
+
+
+def test_targets_are_points_or_faces_only_where_they_are_said_to_be() -> None:
+    mean, std = torch.zeros(4), torch.ones(4)
+    task = Regression(num_outputs=4, mean=mean, std=std)
+    assert (task.points, task.eyes, task.metric_name) == (False, None, "RMSE")
+    assert task.metric_description == (
+        "root mean squared error, in standard deviations of the labelled targets"
+    )
+    faces = Regression(num_outputs=4, mean=mean, std=std, points=True, eyes=(0, 1))
+    assert faces.metric_name == "error (%)"
+    assert "distance between the eyes" in faces.metric_description

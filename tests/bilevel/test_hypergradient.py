@@ -15,6 +15,9 @@ from l2i.bilevel import (
     trainable,
     unrolled,
 )
+from l2i.bilevel.forward_mode import central_difference
+from l2i.bilevel.functional import inner_step
+from l2i.bilevel.head import Head
 from l2i.bilevel.problem import Imputed, Student
 from l2i.errors import InputError
 from problems import FLOAT64, imputing_methods, problem, relative
@@ -346,3 +349,132 @@ def held_cost(p, student: Student, imputed: Imputed) -> float:
     )
     star = {name: value - ETA * g for (name, value), g in zip(p.params.items(), grads, strict=True)}
     return float(p.c_h(lookahead(p.model, star)).detach())
+
+
+def test_the_papers_rule_counts_each_label_by_its_weight() -> None:
+    p = problem()
+    imputed, weight = p.impute(), torch.tensor([0, 0.5, 1, 0, 2, 1], dtype=FLOAT64)
+    arguments = (p.model, p.params, p.student())
+    plain, masked = (
+        last_layer_paper(Problem(*arguments, labels, p.c_h, eta=None))
+        for labels in (imputed, imputed._replace(weight=weight))
+    )
+    assert plain.abs().min() > 0
+    torch.testing.assert_close(masked, weight.unsqueeze(1) * plain)
+
+
+def test_the_papers_rule_is_in_proportion_to_eta() -> None:
+    p = problem()
+    arguments = (p.model, p.params, p.student(), p.impute(), p.c_h)
+    limit = last_layer_paper(Problem(*arguments, eta=None))
+    assert relative(last_layer_paper(Problem(*arguments, eta=1e-7)) / 1e-7, limit) < 1e-5
+
+
+def test_the_papers_rule_needs_an_output_for_each_label() -> None:
+    p = problem("mixmatch")
+    with pytest.raises(InputError, match="needs one student output per label"):
+        last_layer_paper(Problem(p.model, p.params, p.student(), p.impute(), p.c_h, eta=ETA))
+
+
+def test_unrolling_needs_a_rate() -> None:
+    p = problem()
+    with pytest.raises(InputError, match="set eta"):
+        unrolled(Problem(p.model, p.params, p.student(), p.impute(), p.c_h))
+
+
+@pytest.mark.parametrize("lookahead_params", ["head", "all"])
+def test_last_layer_takes_activations_of_an_earlier_forward(lookahead_params: str) -> None:
+    p = problem()
+    imputed, student = p.impute(), p.student()
+    head = Head.from_model(p.model)
+    with torch.no_grad():
+        known = head.forward_with_features(lookahead(p.model, p.params), student.inputs)
+    arguments = (p.model, p.params, student, imputed, p.c_h)
+    settings = {"eta": ETA, "lookahead_params": lookahead_params}
+    got, wanted = (
+        last_layer(Problem(*arguments, **settings, activations=each)) for each in (known, None)
+    )
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=0)
+    other = known._replace(features=2 * known.features)
+    assert not torch.allclose(last_layer(Problem(*arguments, eta=ETA, activations=other)), wanted)
+
+
+def test_a_head_without_a_bias_has_a_derivative_without_one() -> None:
+    p = problem()
+    model = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4, bias=False)).to(FLOAT64)
+    p = p._replace(model=model)
+    imputed, student = p.impute(), p.student()
+    assert Head.from_model(model).names == ["2.weight"]
+    got = last_layer(Problem(model, p.params, student, imputed, p.c_h, eta=ETA))
+    head = {"2.weight": p.params["2.weight"]}
+    wanted = exact(Problem(model, head, student, imputed, p.c_h, eta=ETA))
+    assert relative(got, wanted) < 1e-10
+
+
+@pytest.mark.parametrize(("dtype", "step"), [(torch.float64, 1e-8), (torch.float32, 1e-5)])
+def test_a_difference_is_taken_this_far_on_either_side(dtype: torch.dtype, step: float) -> None:
+    """The step is a fraction of 1 + ‖θ‖: rounding forbids a smaller one, kinks a larger one."""
+    theta = {"a": torch.full((2, 2), 3.0, dtype=dtype), "b": torch.full((4,), 4.0, dtype=dtype)}
+    v = {"a": torch.full((2, 2), 0.6, dtype=dtype), "b": torch.full((4,), 0.8, dtype=dtype)}
+    points: list[torch.Tensor] = []
+
+    def total(params: dict[str, torch.Tensor]) -> torch.Tensor:
+        points.append(torch.cat([p.detach().flatten() for p in params.values()]))
+        return params["a"].sum() + params["b"].sum()
+
+    value, slope = central_difference(total, theta, v)
+    plus, minus = (point.double() - torch.tensor([3.0] * 4 + [4.0] * 4) for point in points)
+    assert float(plus.norm()) == pytest.approx(step * 11, rel=0.05)  # ‖θ‖ = 10
+    assert plus.tolist() == pytest.approx((-minus).tolist(), rel=0.05) and bool((plus > 0).all())
+    assert float(value) == pytest.approx(28.0)
+    assert float(slope) == pytest.approx(5.6, rel=0.02)
+
+
+def test_a_difference_close_to_a_kink_does_not_cross_it() -> None:
+    theta, v = {"w": torch.tensor([1e-7], dtype=FLOAT64)}, {"w": torch.ones(1, dtype=FLOAT64)}
+    _, slope = central_difference(lambda p: p["w"].relu().sum(), theta, v)
+    assert float(slope) == pytest.approx(1.0, rel=1e-6)
+
+
+def test_the_inner_step_moves_what_it_is_told_to_and_nothing_else() -> None:
+    theta = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
+
+    def cost(p: dict[str, torch.Tensor]) -> torch.Tensor:
+        return p["a"].square().sum() * p["b"].sum()
+
+    both = inner_step(cost, theta, eta=0.1)
+    assert both["a"].tolist() == pytest.approx([0.4, 0.8])  # θ − 0.1 · 2 · 3 θ
+    assert both["b"].tolist() == pytest.approx([2.5])
+    one = inner_step(cost, theta, eta=0.1, wrt=["b"])
+    assert torch.equal(one["a"], theta["a"]) and one["b"].tolist() == pytest.approx([2.5])
+    assert not any(value.requires_grad for value in (*both.values(), *one.values()))
+
+
+@pytest.mark.parametrize("function", [exact, finite_difference, unrolled])
+def test_parameters_that_nothing_depends_on_change_nothing(function) -> None:
+    p = problem()
+    imputed, student = p.impute(), p.student()
+
+    def d_z() -> torch.Tensor:
+        return function(Problem(p.model, p.params, student, imputed, p.c_h, eta=ETA, inner_steps=2))
+
+    before = d_z()
+    p.model.register_parameter("unused", nn.Parameter(torch.zeros(3, dtype=FLOAT64)))
+    torch.testing.assert_close(d_z(), before, rtol=1e-5, atol=1e-10)
+
+
+@pytest.mark.parametrize("function", [exact, last_layer, finite_difference])
+def test_labels_that_the_cost_does_not_depend_on_have_no_derivative(function) -> None:
+    p = problem()
+    student = Student(p.batch.unlabeled.weak2, lambda f, i: f.square().mean() + 0 * i.z.sum())
+    got = function(Problem(p.model, p.params, student, p.impute(), p.c_h, eta=ETA))
+    assert torch.equal(got, torch.zeros(6, 4, dtype=FLOAT64))
+
+
+def test_the_dtype_and_shape_are_those_of_the_labels() -> None:
+    p = problem("mixmatch")
+    imputed, student = p.impute(), p.student()
+    for function in (exact, last_layer, finite_difference, unrolled):
+        got = function(Problem(p.model, p.params, student, imputed, p.c_h, eta=ETA))
+        assert got.shape == imputed.z.shape and got.dtype == FLOAT64
+        assert not got.requires_grad

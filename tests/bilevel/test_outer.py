@@ -1,5 +1,7 @@
 """The outer step as a whole: what moves, what stays."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,11 +10,14 @@ from l2i.bilevel import (
     OuterStep,
     OutputLabels,
     Problem,
+    combine_normalized,
     exact,
+    last_layer,
     lookahead,
     norm,
     normalized_sum,
 )
+from l2i.bilevel.outer import add_gradients, labels_to_logits, logits_to_labels
 from l2i.bilevel.problem import Imputed
 from l2i.errors import InputError
 from problems import FLOAT64, ToyProblem, problem
@@ -133,3 +138,130 @@ def test_dropout_masks_are_not_drawn_again_after_the_outer_step() -> None:
     step = OuterStep(hypergradient=exact, labels=LearnableLabels())
     step(Problem(p.model, p.params, p.student(), p.impute().detach(), p.c_h, eta=0.2))
     assert not torch.equal(torch.get_rng_state(), before)
+
+
+def test_labels_close_to_zero_survive_the_way_to_logits_and_back() -> None:
+    z = torch.tensor([[1e-7, 0.3, 0.7 - 1e-7], [2e-8, 1 - 2e-8 - 1e-5, 1e-5]], dtype=FLOAT64)
+    torch.testing.assert_close(logits_to_labels(labels_to_logits(z)), z, rtol=1e-9, atol=0)
+    zero = labels_to_logits(torch.tensor([[0.0, 1.0]], dtype=FLOAT64))
+    assert zero.tolist() == [[pytest.approx(math.log(1e-8)), 0.0]]
+
+
+def test_after_an_outer_step_other_dropout_masks_are_drawn_than_it_replayed() -> None:
+    """Labels as output pass nothing after the forwards whose masks are replayed."""
+    p = problem(dropout=0.5)
+    imputed, student, drawn = p.impute(), p.student(), torch.ones(64)
+    before = torch.get_rng_state()
+    replayed = torch.nn.functional.dropout(drawn)
+    torch.set_rng_state(before)
+    OuterStep(hypergradient=exact)(Problem(p.model, p.params, student, imputed, p.c_h, eta=0.2))
+    assert not torch.equal(torch.nn.functional.dropout(drawn), replayed)
+
+
+def test_the_cost_after_the_look_ahead_is_reported() -> None:
+    p = problem()
+    step = OuterStep(hypergradient=exact)
+    for eta in (None, 0.2):
+        imputed, student = p.impute(), p.student()
+        got = step(Problem(p.model, p.params, student, imputed, p.c_h, eta=eta)).c_h
+        cost = student.cost_of(lookahead(p.model, p.params), imputed.detach())
+        grads = torch.autograd.grad(cost, list(p.params.values()))
+        star = {n: v - (eta or 0.0) * g for (n, v), g in zip(p.params.items(), grads, strict=True)}
+        assert float(got) == pytest.approx(float(p.c_h(lookahead(p.model, star)).detach()))
+        assert not got.requires_grad
+
+
+def test_only_the_students_own_cost_pulls_it_where_c_t_has_mixed_targets() -> None:
+    """C^T is in the inner step alone: the labels that were learned reach θ by C^U."""
+    p = problem("mixmatch")
+    labels = LearnableLabels(label_lr=0.5)
+    problem_of_step = Problem(p.model, p.params, p.student(), p.impute(), p.c_h, eta=0.2)
+    got = OuterStep(hypergradient=exact, labels=labels)(problem_of_step, mixed_c_t=p.supervised())
+    imputed = p.impute().detach()
+    both = p.supervised().concat(p.student())
+    d_z = exact(Problem(p.model, p.params, both, imputed, p.c_h, eta=0.2))
+    target = Imputed(labels.step_labels(imputed.z, d_z), imputed.weight)
+    cost = p.student().cost_of(lookahead(p.model, p.params), target)
+    for name, wanted in zip(
+        p.params, torch.autograd.grad(cost, list(p.params.values())), strict=True
+    ):
+        torch.testing.assert_close(got.gradient[name], wanted, rtol=1e-10, atol=1e-14)
+
+
+def test_a_normalized_step_of_labels_is_as_long_as_there_are_labels() -> None:
+    z, d_z = torch.rand(6, 4, dtype=FLOAT64), torch.randn(6, 4, dtype=FLOAT64)
+    labels = LearnableLabels(
+        label_lr=0.25, normalized=True, to_logits=lambda z: z, to_label=lambda logits: logits
+    )
+    step = labels.step_labels(z, d_z) - z
+    torch.testing.assert_close(step, -0.25 * 6 * d_z / d_z.norm())
+
+
+@pytest.mark.parametrize("rho", [0.3, 2.0])
+@pytest.mark.parametrize("preserve_norm", [False, True])
+def test_gradients_are_combined_by_their_formula(rho: float, preserve_norm: bool) -> None:
+    base, outer = (torch.randn(7, dtype=FLOAT64) for _ in range(2))
+    wanted = base + rho * base.norm() / outer.norm() * outer
+    wanted = wanted * base.norm() / wanted.norm() if preserve_norm else wanted
+    got = combine_normalized(base, outer, rho=rho, preserve_norm=preserve_norm)
+    torch.testing.assert_close(got, wanted)
+    by_name = normalized_sum(
+        {"a": base[:4].view(2, 2), "b": base[4:]},
+        {"b": outer[4:], "a": outer[:4].view(2, 2)},
+        rho=rho,
+    )
+    if not preserve_norm:
+        torch.testing.assert_close(by_name["a"], wanted[:4].view(2, 2))
+        torch.testing.assert_close(by_name["b"], wanted[4:])
+
+
+def test_gradients_are_added_by_name_and_their_norm_is_over_all() -> None:
+    left = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]])}
+    right = {"b": torch.tensor([[10.0]]), "a": torch.tensor([1.0, 2.0])}
+    total = add_gradients(left, right)
+    assert {name: g.tolist() for name, g in total.items()} == {"a": [4.0, 2.0], "b": [[14.0]]}
+    assert float(norm(left)) == 5.0
+
+
+def test_labels_that_do_not_count_do_not_pull_the_student() -> None:
+    p = problem()
+    imputed = p.impute().detach()._replace(weight=torch.tensor([0, 1, 0, 2, 0, 0], dtype=FLOAT64))
+    labels, d_z = LearnableLabels(label_lr=0.5), torch.randn_like(imputed.z)
+    got = labels.gradient(p.model, p.params, p.student(), imputed, d_z)
+    target = Imputed(labels.step_labels(imputed.z, d_z), imputed.weight)
+    f = lookahead(p.model, p.params)(p.batch.unlabeled.weak2).softmax(1)
+    distances = (f - target.z).square().mean(1)
+    cost = (distances[1] + 2 * distances[3]) / 6
+    for name, wanted in zip(
+        p.params, torch.autograd.grad(cost, list(p.params.values())), strict=True
+    ):
+        torch.testing.assert_close(got[name], wanted, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_gradients_of_any_size_are_combined(scale: float) -> None:
+    base, outer = torch.randn(5, dtype=FLOAT64), torch.randn(5, dtype=FLOAT64)
+    wanted = combine_normalized(base, outer, rho=0.3, preserve_norm=True)
+    got = combine_normalized(scale * base, scale**2 * outer, rho=0.3, preserve_norm=True)
+    torch.testing.assert_close(got / scale, wanted)
+
+
+def test_parameters_that_labels_do_not_depend_on_have_no_gradient() -> None:
+    p = problem()
+    p.model.register_parameter("unused", torch.nn.Parameter(torch.ones(2, dtype=FLOAT64)))
+    for labels in SETTINGS.values():
+        gradient = compute_outer_gradient(p, OuterStep(hypergradient=exact, labels=labels))
+        assert gradient["unused"].tolist() == [0.0, 0.0]
+        assert norm(gradient) > 0
+
+
+def test_learnable_labels_take_a_plain_step_of_size_one_by_default() -> None:
+    z, d_z = torch.rand(3, 4, dtype=FLOAT64).softmax(1), torch.randn(3, 4, dtype=FLOAT64)
+    logits = z.log().requires_grad_()
+    (d_logits,) = torch.autograd.grad(logits.softmax(1), logits, d_z)
+    moved = (logits - d_logits).softmax(1).detach()
+    torch.testing.assert_close(LearnableLabels().step_labels(z, d_z), moved)
+
+
+def test_an_outer_step_is_of_outputs_by_the_last_layer_by_default() -> None:
+    assert OuterStep() == OuterStep(hypergradient=last_layer, labels=OutputLabels())

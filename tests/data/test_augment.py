@@ -180,3 +180,75 @@ def test_categories_have_no_noise() -> None:
 def test_corruption_is_refused_for_images() -> None:
     with pytest.raises(InputError, match="corrupt needs tabular data"):
         Augment(corrupt=0.1)(torch.zeros(2, 1, 4, 4), generator())
+
+
+def test_an_image_is_flipped_if_its_draw_is_below_one_half() -> None:
+    images = torch.randn(400, 1, 3, 3)
+    view, flipped = flip(images, generator(7))
+    assert torch.equal(flipped, torch.rand(400, generator=generator(7)) < 0.5)
+    assert torch.equal(view[flipped], images[flipped].flip(3))
+    assert torch.equal(view[~flipped], images[~flipped])
+
+
+def test_every_row_may_lend_its_columns_to_every_row() -> None:
+    x = torch.arange(4.0).unsqueeze(1).repeat(1, 300)  # a value tells whose it is
+    view = corrupt(x, 1.0, generator())
+    assert all(set(row.tolist()) == {0.0, 1.0, 2.0, 3.0} for row in view)
+    counts = torch.stack([(view == row).sum() for row in range(4)])
+    assert int(counts.min()) > 250  # about 300 of each
+
+
+def test_a_column_lends_to_the_same_column_alone() -> None:
+    x = torch.arange(5.0).unsqueeze(1) + torch.tensor([0.0, 100.0, 200.0])
+    view = corrupt(x, 0.5, generator())
+    assert torch.equal((view / 100).floor(), torch.tensor([[0.0, 1.0, 2.0]]).repeat(5, 1))
+
+
+def test_the_share_of_columns_to_replace_is_kept_closely() -> None:
+    x = torch.randn(100, 400)
+    taken = (corrupt(x, 0.25, generator()) != x).float().mean()
+    assert float(taken) == pytest.approx(0.25 * 99 / 100, abs=0.006)  # a donor may be the row
+
+
+def test_cutout_is_centred_on_the_pixel_that_was_drawn() -> None:
+    view = apply_cutout(torch.ones(300, 1, 9, 7), 3, generator(3))
+    again = generator(3)
+    row, column = (torch.randint(n, (300, 1), generator=again).flatten() for n in (9, 7))
+    for image, y, x in zip(view[:, 0], row.tolist(), column.tolist(), strict=True):
+        wanted = torch.ones(9, 7)
+        wanted[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2] = 0
+        assert torch.equal(image, wanted)
+
+
+def test_images_that_are_not_square_are_shifted_and_flipped_with_their_points() -> None:
+    images = torch.zeros(50, 1, 6, 10)
+    images[:, 0, 3, 4] = 1.0
+    view, frame = Augment(shift=2, flip=True)(images, generator())
+    assert view.shape == images.shape
+    assert torch.equal(frame.apply(torch.tensor([[4.0, 3.0]]).repeat(50, 1)), brightest(view))
+
+
+def test_a_view_has_no_map_where_none_is_asked_for() -> None:
+    assert Augment(shift=1)(torch.zeros(2, 1, 4, 4), generator(), with_map=False)[1] is None
+    _, frame = Augment()(torch.zeros(2, 1, 4, 4), generator())
+    assert torch.equal(frame.apply(torch.tensor([[1.0, 2.0]] * 2)), torch.tensor([[1.0, 2.0]] * 2))
+
+
+@pytest.mark.parametrize("pixels", [3, 4])
+def test_a_shift_by_a_whole_image_is_refused(pixels: int) -> None:
+    images = torch.rand(2, 1, 8, 4)
+    if pixels < 4:
+        assert Augment(shift=pixels)(images, generator())[0].shape == images.shape
+        return
+    with pytest.raises(InputError, match=r"shift=4 is too large for images of \[8, 4\] pixels"):
+        Augment(shift=pixels)(images, generator())
+
+
+def test_a_window_may_be_the_whole_image() -> None:
+    images = torch.rand(3, 1, 5, 5)
+    assert torch.equal(Augment(crop=5)(images, generator())[0], images)
+
+
+def test_the_centre_of_an_image_that_is_not_square_is_taken_on_both_sides() -> None:
+    image = torch.arange(70.0).view(1, 1, 7, 10)
+    assert torch.equal(Augment(crop=4).center_crop(image), image[:, :, 1:5, 3:7])

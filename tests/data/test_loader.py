@@ -423,3 +423,68 @@ def test_processes_share_the_rows_of_a_streamed_set() -> None:
         for index in range(3)
     ]
     assert torch.equal(torch.stack(shares, dim=1).flatten(), whole)
+
+
+def test_a_batch_as_large_as_its_set_has_every_sample_once() -> None:
+    for size, distinct in ((5, 5), (6, 6)):
+        rows = sample_indices(6, size, torch.Generator().manual_seed(0)).tolist()
+        assert len(rows) == size and len(set(rows)) == distinct
+        assert set(rows) <= set(range(6))
+
+
+def test_the_second_weak_view_is_a_weak_one() -> None:
+    loader = make_loader("mixmatch")
+    loader.weak = Augment()
+    batch = loader.draw_batch(0)
+    assert torch.equal(batch.unlabeled.weak, batch.unlabeled.weak2)
+    loader.weak = Augment(noise=0.1)
+    batch = loader.draw_batch(0)
+    spread = float((batch.unlabeled.weak - batch.unlabeled.weak2).std())
+    assert spread == pytest.approx(0.1 * 2**0.5, rel=0.1)  # apart, and each with its own noise
+
+
+def test_seeds_of_steps_are_pinned() -> None:
+    """Another seed would make a resumed run see other batches than the one it resumes."""
+    assert derive_seed("0/0") == 1576848291327681832
+    assert derive_seed("3/labeled/7") == 7961914374897766816
+    rows = sample_stream_indices(7, part="labeled", count=1000, size=4, seed=3)
+    generator = torch.Generator().manual_seed(derive_seed("3/labeled/7"))
+    assert torch.equal(rows, torch.randperm(1000, generator=generator)[:4])
+
+
+def test_a_batch_is_drawn_by_the_seed_of_its_run_and_step() -> None:
+    loader = make_loader(seed=4)
+    loader.weak = Augment()
+    batch = loader.draw_batch(9)
+    generator = torch.Generator().manual_seed(derive_seed("4/9"))
+    rows = torch.randperm(9, generator=generator)[:6]
+    assert torch.equal(batch.labeled.x, loader.splits.labeled.x[rows])
+    assert torch.equal(batch.labeled.y, loader.splits.labeled.y[rows])
+    rows = torch.randperm(30, generator=generator)[:8]
+    assert torch.equal(batch.unlabeled.weak, loader.splits.unlabeled.x[rows])
+
+
+def test_beta_quantiles_are_in_the_middle_of_equal_shares() -> None:
+    """Beta(1, 1) is uniform."""
+    assert compute_beta_quantiles(1.0, 4).tolist() == pytest.approx([0.125, 0.375, 0.625, 0.875])
+    values = compute_beta_quantiles(0.5)
+    assert len(values) == 4096 and 0 < float(values[0]) < float(values[-1]) < 1
+
+
+def test_mixing_ratios_are_drawn_from_the_quantiles() -> None:
+    mix = make_loader("mixmatch").draw_batch(0).mix
+    assert mix is not None
+    assert set(mix.ratio.tolist()) <= set(compute_beta_quantiles(0.75).tolist())
+
+
+def test_no_hold_out_is_drawn_where_it_is_not_asked_for() -> None:
+    loader = make_loader()
+    assert loader.draw_batch(0, holdout=False).holdout is None
+    held = loader.draw_batch(0).holdout
+    assert held is not None and len(held.x) == 5
+
+
+def test_weights_of_nothing_at_either_end_are_never_drawn() -> None:
+    weight = torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    rows = sample_indices(5, 4000, torch.Generator().manual_seed(1), weight)
+    assert set(rows.tolist()) == {1, 3}

@@ -5,10 +5,16 @@ import torch
 
 from l2i.data.datasets.builtin import load_sklearn_digits
 from l2i.data.samples import DataSet, Samples, Splits, describe_changes
-from l2i.data.splitting import draw_splits
+from l2i.data.splitting import draw_splits, split_holdout
 from l2i.data.transforms.image import Normalize
 from l2i.errors import InputError
 from l2i.quantity import resolve_count
+
+VALIDATION_ROWS = [44, 19, 93, 90, 71, 69, 37, 95, 53, 91]
+LABELED_ROWS = [80, 56, 76, 40, 92, 81, 85, 57, 89, 41, 42, 74, 82, 26, 10, 63, 31, 35, 7, 23]
+OTHER_VALIDATION_ROWS = [86, 42, 89, 92, 3, 20, 22, 48, 25, 93]
+TEST_ROWS = [0, 5, 7, 8, 9]
+HALF_OF_THE_TEST_ROWS = [0, 4, 5, 7, 8, 9]
 
 
 def numbered(classes: int = 4, each: int = 25) -> Samples:
@@ -204,3 +210,84 @@ def test_shares_are_rounded_and_never_nothing() -> None:
         (7, 3): 7,
     }
     assert {case: resolve_count(*case) for case in wanted} == wanted
+
+
+def listed(samples: Samples) -> list[int]:
+    return [int(value) for value in samples.x[:, 0]]
+
+
+def test_these_rows_are_drawn_by_these_seeds() -> None:
+    """Another draw would make runs of a version incomparable with those of the one before."""
+    s = drawn()
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(0)).tolist()
+    assert listed(s.validation) == order[:10] == VALIDATION_ROWS
+    by_class = [[row for row in order[10:] if row % 4 == c] for c in range(4)]
+    assert listed(s.labeled) == [row for group in by_class for row in group[:5]] == LABELED_ROWS
+    assert listed(s.unlabeled) == [row for group in by_class for row in group[5:]]
+    assert listed(drawn(seed=3).validation) == OTHER_VALIDATION_ROWS
+
+
+def test_a_subset_of_the_test_samples_is_the_same_for_every_seed_and_in_order() -> None:
+    for seed in (0, 1, 2):
+        assert listed(drawn(num_test=5, seed=seed).test) == TEST_ROWS
+    assert listed(drawn(num_test=0.5).test) == HALF_OF_THE_TEST_ROWS
+    assert listed(drawn(num_test=1.0).test) == listed(drawn(num_test=12).test) == [*range(12)]
+
+
+@pytest.mark.parametrize("count", [0, 13])
+def test_a_number_of_test_samples_that_there_is_not_is_refused(count: int) -> None:
+    with pytest.raises(InputError, match=f"num_test={count} must be from 1 to 12"):
+        drawn(num_test=count)
+
+
+def test_one_test_sample_is_not_all_of_them() -> None:
+    assert len(drawn(num_test=1).test.y) == 1
+
+
+def test_additional_unlabelled_samples_come_after_those_left_over() -> None:
+    more = Samples(torch.full((3, 1), 1000.0), torch.full((3,), -1))
+    data = DataSet(train=numbered(), test=numbered(each=3), unlabeled=more, classes=4)
+    s = draw_splits(data, num_labeled=20, num_validation=10, holdout="joint", seed=0)
+    assert listed(s.unlabeled) == listed(drawn().unlabeled) + [1000] * 3
+    assert s.unlabeled.y[-3:].tolist() == [-1] * 3
+
+
+@pytest.mark.parametrize(("each", "trained"), [(2, 1), (3, 2), (5, 3), (10, 6)])
+def test_a_separate_holdout_leaves_the_first_three_fifths(each: int, trained: int) -> None:
+    groups = [torch.arange(each), torch.arange(100, 100 + each)]
+    train, holdout = split_holdout(groups)
+    assert [g.tolist() for g in train] == [g[:trained].tolist() for g in groups]
+    assert [g.tolist() for g in holdout] == [g[trained:].tolist() for g in groups]
+
+
+def test_all_but_one_training_sample_may_be_validation_samples() -> None:
+    samples = Samples(torch.arange(10.0).unsqueeze(1), torch.randn(10, 1))
+    s = drawn(samples, classes=None, num_labeled=1, num_validation=9)
+    assert (len(s.labeled.y), len(s.unlabeled.y), len(s.validation.y)) == (1, 0, 9)
+    with pytest.raises(InputError, match="num_validation=10 must"):
+        drawn(samples, classes=None, num_labeled=1, num_validation=10)
+
+
+def test_as_many_labels_as_the_smallest_class_has_may_be_asked_for() -> None:
+    y = torch.tensor([0] * 6 + [1] * 3)
+    samples = Samples(torch.arange(9.0).unsqueeze(1), y)
+    data = DataSet(train=samples, test=samples, classes=2)
+    settings = {"num_validation": 0, "holdout": "joint", "seed": 0}
+    s = draw_splits(data, num_labeled=6, **settings)
+    assert torch.bincount(s.labeled.y).tolist() == [3, 3]
+    with pytest.raises(InputError, match="has only 3 training samples; use at most 6"):
+        draw_splits(data, num_labeled=8, **settings)
+
+
+def test_a_share_of_nothing_is_one_label_of_each_class() -> None:
+    assert torch.bincount(drawn(num_labeled=0.0).labeled.y).tolist() == [1, 1, 1, 1]
+
+
+def test_too_many_labels_are_told_by_class_or_for_the_whole_set() -> None:
+    with pytest.raises(InputError, match="needs 30 labels per class, but one class has only"):
+        drawn(num_labeled=120)
+    samples = Samples(torch.arange(50).float().unsqueeze(1), torch.randn(50, 3))
+    message = "num_labeled=41 is too many: the set has only 40 training samples; use at most 40"
+    with pytest.raises(InputError, match=message):
+        drawn(samples, classes=None, num_labeled=41)
+    assert len(drawn(samples, classes=None, num_labeled=40).labeled.y) == 40

@@ -10,9 +10,11 @@ from torch.nn import functional as F
 import l2i.methods
 from l2i.bilevel import lookahead
 from l2i.bilevel.problem import Imputed
+from l2i.data.batch import Labeled
 from l2i.methods import METHODS
 from l2i.methods.mixmatch import MixMatch
 from l2i.registry import load_registered
+from l2i.tasks import Classification
 from l2i.training.step import compute_costs
 from problems import ToyProblem, imputing_methods, problem
 
@@ -261,3 +263,206 @@ def test_uda_costs_nothing_where_all_is_known() -> None:
     p = problem("uda")
     certain = 50.0 * F.one_hot(p.batch.labeled.y, 4).double()
     assert float(p.supervised().cost(certain, p.impute().detach())) == 0.0
+
+
+DEFAULTS: dict[str, dict[str, object]] = {
+    "supervised": {},
+    "pseudo-label": {"threshold": 0.95},
+    "pi-model": {},
+    "mean-teacher": {},
+    "vat": {"student_view": "weak", "epsilon": 6.0, "xi": 1e-3, "entropy": 0.0},
+    "mixup": {"student_view": "weak", "alpha": 0.5},
+    "mixmatch": {"weight": 75.0, "temperature": 0.5, "alpha": 0.75, "one_forward": False},
+    "fixmatch": {"student_view": "strong", "threshold": 0.95, "one_forward": False},
+    "uda": {
+        "student_view": "strong",
+        "threshold": 0.8,
+        "temperature": 0.4,
+        "annealing": "linear",
+        "annealing_share": 1.0,
+        "one_forward": False,
+    },
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_comes_with_the_settings_of_its_paper(name: str) -> None:
+    method = load_registered("method", METHODS, name)()
+    shared = {"weight": 1.0, "rampup": 0, "student_view": "weak2"}
+    assert dataclasses.asdict(method) == {**shared, **DEFAULTS[name]}
+
+
+def test_the_traits_of_methods_are_told_apart() -> None:
+    classes = {name: load_registered("method", METHODS, name) for name in METHODS}
+    having = {
+        "teacher": {name for name, cls in classes.items() if cls.imputer == "teacher"},
+        "mask": {name for name, cls in classes.items() if cls.uses_confidence_mask},
+        "mixed": {name for name, cls in classes.items() if cls.mixes_targets},
+        "noise": {name for name, cls in classes.items() if cls.needs_input_noise},
+        "no labels": {name for name, cls in classes.items() if not cls.uses_pseudo_labels},
+        "regression": {name for name, cls in classes.items() if "regression" in cls.tasks},
+        "alpha": {name for name, cls in classes.items() if cls().mix_alpha is not None},
+    }
+    assert having == {
+        "teacher": {"mean-teacher"},
+        "mask": {"pseudo-label", "fixmatch", "uda"},
+        "mixed": {"mixmatch"},
+        "noise": {"vat"},
+        "no labels": {"supervised"},
+        "regression": {"supervised", "pseudo-label", "pi-model", "mean-teacher"},
+        "alpha": {"mixup", "mixmatch"},
+    }
+    assert (classes["mixup"]().mix_alpha, classes["mixmatch"]().mix_alpha) == (0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("name", "views"),
+    [
+        ("pi-model", ("weak", "weak2")),
+        ("fixmatch", ("weak", "strong")),
+        ("uda", ("weak", "strong")),
+        ("mixmatch", ("weak", "weak2", "weak2")),
+        ("mixup", ("weak",)),
+        ("vat", ("weak",)),
+    ],
+)
+def test_a_method_asks_for_the_views_that_it_looks_at(name: str, views: tuple[str, ...]) -> None:
+    assert load_registered("method", METHODS, name)().views == views
+
+
+def test_uda_counts_a_sample_that_is_as_sure_as_the_threshold() -> None:
+    """Of 2 classes at the start, the threshold is 1/2, which no guess at random exceeds."""
+    p = problem("uda")
+    task, y = Classification(num_outputs=2), torch.tensor([0, 1, 0])
+    progress = torch.tensor(0.0, dtype=torch.float64)
+    batch = p.batch._replace(labeled=Labeled(torch.zeros(3, 1), y), progress=progress)
+    outputs = torch.tensor([[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]], dtype=torch.float64)
+    cost = p.method.supervised(task, lambda x: x, batch).cost(outputs, p.impute())
+    assert float(cost) == pytest.approx(math.log(2))
+
+
+def test_a_labelled_cost_is_the_tasks_loss_on_the_labelled_samples() -> None:
+    for name, kind in (("pi-model", "classification"), ("pi-model", "regression")):
+        p = problem(name, kind)
+        student = p.supervised()
+        f = torch.randn(5, 4, dtype=torch.float64)
+        assert torch.equal(student.inputs, p.batch.labeled.x)
+        wanted = p.task.loss(f, p.batch.labeled.y)
+        assert torch.equal(student.cost(f, p.impute().detach()), wanted)
+
+
+@pytest.mark.parametrize("name", ["pi-model", "fixmatch", "uda", "pseudo-label"])
+def test_labels_that_do_not_count_still_count_as_samples(name: str) -> None:
+    """Costs are means over the batch, not over the labels that pass."""
+    p = problem(name)
+    imputed, student = p.impute().detach(), p.student()
+    f = torch.randn(6, 4, dtype=torch.float64)
+    single = []
+    for row in range(6):
+        weight = torch.zeros(6, dtype=torch.float64)
+        weight[row] = 1.0
+        single.append(student.cost(f, imputed._replace(weight=weight)))
+    ones = imputed._replace(weight=torch.ones(6, dtype=torch.float64))
+    assert float(student.cost(f, ones)) == pytest.approx(float(sum(single)))
+
+
+def test_the_mask_is_counted_by_class_as_shares_of_the_batch() -> None:
+    p = problem("fixmatch")
+    z = F.one_hot(torch.tensor([0, 0, 1, 3]), 4).double()
+    imputed = Imputed(z, torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64))
+    counted = p.method.mask_by_class(p.task, imputed)
+    assert counted is not None and counted.tolist() == [0.5, 0.25, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("view", "moves"), [("weak", False), ("weak2", True), ("strong", True)])
+def test_labels_are_carried_to_the_view_of_the_student(view: str, moves: bool) -> None:
+    p = problem("pi-model", "regression")
+    p = p._replace(method=dataclasses.replace(p.method, student_view=view))
+    z = outputs(p, "weak")
+    wanted = p.task.transport_label(z, p.batch.unlabeled.affine_map) if moves else z
+    torch.testing.assert_close(p.impute().z.detach(), wanted)
+    assert torch.equal(p.student().inputs, p.batch.unlabeled.views[view])
+
+
+def test_mixmatchs_costs_are_to_labels_mixed_as_the_rows_are() -> None:
+    p = problem("mixmatch")
+    mix, z = p.batch.mix, p.impute().detach()
+    assert mix is not None
+    share = torch.maximum(mix.ratio, 1 - mix.ratio).unsqueeze(1)
+    labels = torch.cat([F.one_hot(p.batch.labeled.y, 4).double(), z.z, z.z])
+    mixed = share * labels + (1 - share) * labels[mix.permutation]
+    f = torch.randn(17, 4, dtype=torch.float64)
+    c_u = F.mse_loss(f[5:].softmax(1), mixed[5:])
+    c_t = -(mixed[:5] * f[:5].log_softmax(1)).sum(1).mean()
+    assert float(p.student().cost(f[5:], z)) == pytest.approx(float(c_u))
+    assert float(p.supervised().cost(f[:5], z)) == pytest.approx(float(c_t))
+
+
+def test_vat_starts_its_search_at_a_step_of_length_xi() -> None:
+    p = problem("vat")
+    x, met = p.batch.unlabeled.weak, list[torch.Tensor]()
+
+    def net(inputs: torch.Tensor) -> torch.Tensor:
+        met.append(inputs.detach())
+        return lookahead(p.model, p.params)(inputs)
+
+    r = dataclasses.replace(p.method, xi=0.01).compute_perturbation(p.task, net, p.batch)
+    clean, probed = met
+    assert torch.equal(clean, x)
+    noise = p.batch.unlabeled.noise
+    assert noise is not None
+    torch.testing.assert_close(probed - x, 0.01 * F.normalize(noise, dim=1))
+    torch.testing.assert_close(r.norm(dim=1), torch.full((6,), 6.0, dtype=torch.float64))
+    assert torch.equal(p.student().inputs, x + p.method.compute_perturbation(p.task, net, p.batch))
+    assert not r.requires_grad
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_vats_directions_are_of_length_one_however_long_they_were(size: float) -> None:
+    p = problem("vat")
+    scaled = p.batch.unlabeled._replace(noise=size * p.batch.unlabeled.noise)
+    batch = p.batch._replace(unlabeled=scaled)
+    net = lookahead(p.model, p.params)
+    got, wanted = (p.method.compute_perturbation(p.task, net, b) for b in (batch, p.batch))
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("annealing", "schedule"),
+    [
+        ("linear", lambda t: t),
+        ("log", lambda t: 1 - math.exp(-5 * t)),
+        ("exp", lambda t: math.exp(5 * (t - 1))),
+    ],
+    ids=["linear", "log", "exp"],
+)
+def test_udas_threshold_is_that_of_its_paper(annealing: str, schedule: object, t: float) -> None:
+    """η_t = α_t (1 − 1/K) + 1/K, with three schedules α_t (Xie et al., 2020, section 2)."""
+    p = problem("uda")
+    method = dataclasses.replace(p.method, annealing=annealing)
+    batch = p.batch._replace(progress=torch.tensor(t, dtype=torch.float64))
+    wanted = schedule(t) * (1 - 1 / 4) + 1 / 4  # type: ignore[operator]
+    assert float(method.compute_tsa_threshold(p.task, batch)) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "tracked"),
+    [
+        ("fixmatch", "classification", True),
+        ("uda", "classification", True),
+        ("pseudo-label", "classification", True),
+        ("pseudo-label", "regression", False),
+        ("mean-teacher", "classification", False),
+        ("mean-teacher", "regression", False),
+    ],
+)
+def test_a_mask_is_counted_for_classes_where_there_is_one(
+    name: str, task: str, tracked: bool
+) -> None:
+    p = problem(name, task)
+    assert p.method.tracks_mask(p.task) == tracked
+    assert (p.method.mask_by_class(p.task, p.impute()) is not None) == tracked
+    net = lookahead(p.model, p.params)
+    costs = compute_costs(p.method, p.task, net, net, p.batch)
+    assert (costs.mask_by_class is not None) == tracked

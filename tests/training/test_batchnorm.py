@@ -187,3 +187,34 @@ def test_other_buffers_may_be_there_but_not_move(times: int) -> None:
     statistics = DeferredBatchNorm(model)
     statistics.inspect_forward(lambda: lookahead(model, trainable(model))(batches()[0]).sum())
     assert statistics.concurrent == (times == 0)
+
+
+def test_parameters_that_a_forward_does_not_use_have_a_gradient_of_zero() -> None:
+    model = network()
+    model.register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64)))
+    net = TrainingNet(watched(model), trainable(model))
+    gradient = net.gradient(net(batches()[0]).square().mean())
+    assert gradient["unused"].tolist() == [0.0, 0.0]
+    assert set(gradient) == set(trainable(model))
+
+
+def test_looking_at_a_forward_leaves_nothing_in_the_model() -> None:
+    model = network()
+    assert DeferredBatchNorm(model).concurrent is False  # until a forward was looked at
+    assert watched(model).concurrent is True
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_updates_are_applied_once() -> None:
+    model, xs = network(), batches()
+    statistics = watched(model)
+    net = TrainingNet(statistics, trainable(model))
+    for x in xs[:2]:
+        net(x)
+    assert len(statistics.pending_updates) == 2
+    statistics.apply_updates()
+    counts = [int(layer.num_batches_tracked) for layer in statistics.layers]
+    moved = [b.clone() for b in model.buffers()]
+    statistics.apply_updates()
+    assert counts == [2, 2] and statistics.pending_updates == []
+    assert all(torch.equal(a, b) for a, b in zip(moved, model.buffers(), strict=True))

@@ -14,6 +14,7 @@ from l2i.config import Optim
 from l2i.data.samples import Samples
 from l2i.errors import InputError, NonFiniteCost
 from l2i.training.checkpoint import (
+    compute_digest,
     list_checkpoints,
     load_checkpoint,
     load_latest_checkpoint,
@@ -369,3 +370,34 @@ def test_a_checkpoint_is_what_safetensors_itself_would_read(tmp_path: Path) -> N
     assert all(
         read[name].dtype == t.dtype and torch.equal(read[name], t) for name, t in tensors.items()
     )
+
+
+def test_a_checksum_is_of_types_shapes_names_bytes_and_metadata() -> None:
+    w = torch.arange(6, dtype=torch.int32)
+    states = [
+        ({"w": w}, "{}"),
+        ({"w": w.view(2, 3)}, "{}"),
+        ({"w": w.view(3, 2)}, "{}"),
+        ({"w": w.view(torch.float32)}, "{}"),
+        ({"v": w}, "{}"),
+        ({"w": w + 1}, "{}"),
+        ({"w": w}, '{"step": 1}'),
+        ({"w": w[:3], "x": w[3:]}, "{}"),
+    ]
+    assert len({compute_digest(*state) for state in states}) == len(states)
+    two = {"a": w, "b": w + 1}
+    assert compute_digest(two, "{}") == compute_digest(dict(reversed(two.items())), "{}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b'"shape":[2,3]', b'"shape":[3,2]'), (b'"dtype":"F32"', b'"dtype":"I32"')]
+)
+def test_a_changed_shape_or_type_is_found(tmp_path: Path, old: bytes, new: bytes) -> None:
+    """The file stays one that safetensors reads, and no byte of a tensor changes."""
+    save_checkpoint(tmp_path, 1, {"w": torch.rand(2, 3)}, {"step": 1})
+    path = list_checkpoints(tmp_path)[0]
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+    assert load_file(path)["w"].numel() == 6
+    assert load_checkpoint(path) is None

@@ -1,6 +1,7 @@
 """What a run tells of its imputed labels, against labels counted by hand."""
 
 import copy
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import nn
 
 from formats import write_faces
 from l2i import Run, Splits, Trainer, recipes, replace, train
+from l2i.data.samples import Samples
 from l2i.data.transforms.image import Augment
 from l2i.training.diagnostics import ERROR_COLUMNS, measure_pseudo_label_error, sample_unlabeled
 
@@ -150,3 +152,20 @@ def test_a_run_tells_it_at_every_evaluation(cell: str, tmp_path: Path) -> None:
         0 <= row["pseudo_label_error"] <= 100 for row in rows
     )
     assert all(set(ERROR_COLUMNS) <= row.keys() for row in rows)
+
+
+def test_a_label_as_confident_as_the_threshold_is_above_it() -> None:
+    """A network of zeros gives each of four classes 1/4."""
+    x, y = torch.randn(40, 8), torch.arange(40) % 4
+    splits = Splits.from_arrays(
+        labeled=(x[:8], y[:8]), unlabeled=x[8:30], test=(x[30:], y[30:]), classes=4
+    )
+    splits = dataclasses.replace(splits, unlabeled=Samples(x[8:30], y[8:30]))
+    model = nn.Linear(8, 4)
+    nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
+    plain = {"weak": Augment(), "strong": Augment()}
+    run = replace(recipes.get("digits/fixmatch-40"), device="cpu", data=plain, probe_samples=20)
+    run = replace(run, method={"threshold": 0.25}, batch={"labeled": 8, "unlabeled": 10})
+    actual = measure_pseudo_label_error(Trainer(run, splits=splits, model=model))
+    assert actual["mask_rate_probe"] == 1.0
+    assert math.isnan(actual["pseudo_label_error_below_threshold"])

@@ -131,7 +131,7 @@ def test_confidences_of_imputed_labels_are_those_of_the_calibrated_logits() -> N
 def test_spreads_are_scaled_by_the_errors_on_the_validation_rows_alone() -> None:
     """Errors there are 3 spreads in the one target and 1 in the other: sqrt((9 + 1) / 2)."""
     is_validation = (SPLIT == "validation")[:, None]
-    outputs = np.where(is_validation, VALUES + [3.0, -50.0], VALUES + [100.0, 9.0])
+    outputs = VALUES + np.where(is_validation, [3.0, -50.0], [100.0, 9.0])
     spread = np.where(is_validation, [1.0, 50.0], [7.0, 7.0]).astype(np.float32)
     fitted, rows = assembled(TARGETS, regressor("l2i", outputs, predictive_std=spread))
     assert fitted.std_scale == pytest.approx(np.sqrt(5.0), rel=1e-6)

@@ -113,9 +113,9 @@ def test_every_set_of_a_run_has_its_own_rows_and_their_labels() -> None:
     data = prepared(numbered(GIVEN))
     all_rows = data.x[:, 0].numpy()
     for name in ("labeled", "unlabeled", "validation", "test"):
-        samples: Samples = getattr(data.splits, name)
-        assert rows_in(samples) == all_rows[SPLIT == name].tolist()
-        assert samples.y.tolist() == GIVEN[SPLIT == name].tolist()
+        samples, mask = getattr(data.splits, name), data.split_names == name
+        assert rows_in(samples) == all_rows[mask].tolist()
+        assert samples.y.tolist() == GIVEN[mask].tolist()
     assert rows_in(data.splits.holdout) == rows_in(data.splits.labeled)
     assert not set(rows_in(data.splits.unlabeled)) & set(all_rows[HELD_OUT])
     assert (data.splits.classes, data.splits.has_landmarks) == (3, False)

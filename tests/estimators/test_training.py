@@ -113,6 +113,20 @@ def test_a_seed_decides_what_dropout_draws_whatever_was_drawn_before():
     assert_array_equal(model.predict_proba(X), model.predict_proba(X))  # none is dropped now
 
 
+def test_a_seed_decides_the_first_weights_of_a_network_of_ones_own():
+    made = []
+
+    def make(shape, outputs):
+        made.append(with_dropout(shape, outputs))
+        return copy.deepcopy(made[-1])
+
+    for seed in (0, 0, 1):
+        torch.manual_seed(len(made))  # whatever was drawn before
+        L2IClassifier(model=make, steps=1, random_state=seed).fit(X, Y)
+    first, again, other = map(weights_of, made)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
 def test_a_generator_as_random_state_draws_another_seed_each_time():
     state = np.random.RandomState(0)
     model = L2IClassifier(steps=1, random_state=state)

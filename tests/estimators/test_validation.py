@@ -59,7 +59,7 @@ def test_one_class_or_none_or_infinity_teaches_nothing():
         encode_classes([-1, -1])
     with pytest.raises(InputError, match="y contains infinity"):
         encode_classes([0.0, np.inf, 1.0])
-    with pytest.raises(ValueError, match="[Uu]nknown label type"):
+    with pytest.raises(ValueError, match=r"[Uu]nknown label type"):
         encode_classes([0.5, 1.5, 2.5])
 
 

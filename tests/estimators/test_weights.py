@@ -113,7 +113,7 @@ def test_labels_of_no_weight_teach_nothing():
     x, y = np.arange(6.0)[:, None], [0, 1, 0, 1, -1, -1]
     with pytest.raises(InputError, match="every labelled row has zero sample_weight"):
         L2IClassifier(**QUICK).fit(x, y, sample_weight=[0, 0, 0, 0, 1, 1])
-    with pytest.raises(ValueError, match="[Nn]egative"):
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
         L2IClassifier(**QUICK).fit(x, y, sample_weight=[1, 1, -1, 1, 1, 1])
 
 

@@ -158,7 +158,7 @@ def test_columns_blank_in_all_rows_trained_on_are_dropped_and_named() -> None:
     data = prepared(source_of(frame, GIVEN, kinds=kinds, notes=("before",)))
     assert isinstance(data.preprocessor, TablePreprocessor)
     assert [column.name for column in data.preprocessor.columns] == ["n", "c", "t"]
-    assert list(data.source.kinds) == ["n", "c", "t"]
+    assert list(data.source.kinds) == list(data.source.inputs) == ["n", "c", "t"]
     assert data.source.notes == ("before", "ignored (blank in all training rows): 'lost'")
     only = source_of(frame[["lost"]], GIVEN, kinds={"lost": "number"})
     with pytest.raises(InputError, match="every input column is blank in the training rows"):

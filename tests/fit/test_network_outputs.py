@@ -18,6 +18,7 @@ from l2i.data.samples import Samples, Splits
 from l2i.fit.artifact import FitArtifact, write_fit
 from l2i.fit.export import (
     _build_metadata,
+    _insert_label_encoders,
     _load_exportable_inputs,
     _make_examples,
     check_outputs_match,
@@ -192,6 +193,27 @@ def test_a_file_says_what_it_takes_and_gives() -> None:
     assert text == "float32 [N, 1, 4, 5]: already resized, black = -1, white = 1"
 
 
+def test_words_of_an_onnx_file_become_the_codes_of_their_columns() -> None:
+    """A blank cell of pandas is read as the word nan, which is no category of its own."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    helper, integer = onnx.helper, onnx.TensorProto.INT64
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["codes"], ["out"])],
+        "g",
+        [helper.make_tensor_value_info("codes", integer, ["N", 2])],
+        [helper.make_tensor_value_info("out", integer, ["N", 2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    without_blank = Column(name="d", kind="category", values=("q", "p", "nan"))
+    _insert_label_encoders(model, [TABLE.columns[0], without_blank])
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    words = [["v", "p"], ["", "q"], ["nan", "nan"], ["other", ""]]
+    (codes,) = session.run(None, {"categories": np.array(words, dtype=object)})
+    assert codes.tolist() == [[2, 1], [0, 0], [0, 2], [-1, -1]]
+
+
 def test_a_file_must_answer_as_the_model_does() -> None:
     expected = np.array([[0.25, 0.75], [0.6, 0.4]], dtype=np.float32)
     label = np.array([1, 0])
@@ -209,11 +231,11 @@ def test_a_file_must_answer_as_the_model_does() -> None:
         check(expected, np.array([1, 1]))
     targets = np.array([[1000.0, 1.0]], dtype=np.float32)
     fitted = regressor(target_std=(100.0, 0.001))
-    check_outputs_match({"values": targets + [0.009, 0.0]}, targets, fitted)
+    check_outputs_match({"values": targets + np.array([0.009, 0.0])}, targets, fitted)
     with pytest.raises(RuntimeError):
-        check_outputs_match({"values": targets + [0.012, 0.0]}, targets, fitted)
+        check_outputs_match({"values": targets + np.array([0.012, 0.0])}, targets, fitted)
     with pytest.raises(RuntimeError):
-        check_outputs_match({"values": targets + [0.0, 0.001]}, targets, fitted)
+        check_outputs_match({"values": targets + np.array([0.0, 0.001])}, targets, fitted)
 
 
 def test_a_text_column_cannot_be_exported() -> None:

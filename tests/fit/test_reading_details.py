@@ -28,6 +28,7 @@ from l2i.fit.readers.folders import list_class_files, list_image_files, resolve_
 from l2i.fit.readers.images import (
     ImageSpec,
     _targets_are_points,
+    _to_eight_bits,
     choose_side,
     points_from_square,
     points_to_square,
@@ -400,6 +401,25 @@ def test_sixteen_bits_of_grey_are_brought_to_eight(tmp_path: Path) -> None:
     source = read(tmp_path)
     assert source.inputs.shape == (3, 1, 8, 8)
     assert source.inputs[:, 0, 0, 0].tolist() == [100, 200, 50]
+
+
+def test_grey_of_32_bits_is_16_bits_where_it_exceeds_eight() -> None:
+    def levels(*values: int) -> list[int]:
+        image = Image.fromarray(np.array([values], dtype=np.int32))
+        return np.asarray(_to_eight_bits(image)).ravel().tolist()
+
+    assert levels(0, 25_855, 65_535) == [0, 100, 255]
+    assert levels(0, 100, 255) == [0, 100, 255]
+    assert levels(-5, 256) == [0, 1]
+    plain = Image.new("RGB", (1, 1))
+    assert _to_eight_bits(plain) is plain
+
+
+def test_yellow_is_a_colour_though_red_and_green_are_equal(tmp_path: Path) -> None:
+    for name, colour in (("a", (200, 200, 20)), ("b", (200, 20, 200)), ("c", (20, 200, 200))):
+        for other in ("x", "y"):
+            picture(tmp_path / name / other / "0.png", width=8, height=8, colour=colour)
+        assert read(tmp_path / name).inputs[0, :, 0, 0].tolist() == list(colour)
 
 
 def test_colours_are_kept_in_their_order_unless_grey_is_asked_for(tmp_path: Path) -> None:

@@ -79,8 +79,9 @@ def name_file_in_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -1,0 +1,52 @@
+"""Label files: cells that a spreadsheet runs as formulas are warned of, or escaped."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from l2i.errors import InputError
+from l2i.fit.label_file import check_escape_formulas, find_formulas, to_csv, write_label_file
+
+FORMULAS = ("=1+1", "+cmd|' /c calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "＝1", "-", "+", "-.")
+HARMLESS = ("", "a", "a=1", "-1", "+1.5", "-.5", "-1e-9", "+2E+3", "'=1", " =1", "1-2", "3", "-0")
+
+
+def test_formulas_are_told_from_numbers_and_words() -> None:
+    frame = pd.DataFrame({"id": [*FORMULAS, *HARMLESS], "value": -1.5})
+    assert find_formulas(frame) == list(FORMULAS)
+
+
+def test_names_of_columns_may_be_formulas_too() -> None:
+    assert find_formulas(pd.DataFrame({"=x": [1], "y": ["a"]})) == ["=x"]
+
+
+def test_values_stay_as_they_are_and_a_warning_names_the_first() -> None:
+    frame = pd.DataFrame({"id": ["=HYPERLINK(0)", "-1", "@x"], "class": ["a", "b", "c"]})
+    heard: list[str] = []
+    text = to_csv(frame, heard.append)
+    assert text == frame.to_csv(index=False)
+    (line,) = heard
+    assert line.startswith("warning: 2 cells begin with =, +, - or @, such as '=HYPERLINK(0)'")
+    assert "use --escape-formulas" in line
+    to_csv(frame[["class"]], heard.append)
+    assert len(heard) == 1
+
+
+def test_escaped_formulas_have_an_apostrophe_and_nothing_else_changes() -> None:
+    frame = pd.DataFrame({"=x": ["=1+1", "-1", "a"], "y": [-1.5, 0.0, 2.0]})
+    heard: list[str] = []
+    assert to_csv(frame, heard.append, escape_formulas=True) == (
+        "'=x,y\n'=1+1,-1.5\n-1,0.0\na,2.0\n"
+    )
+    assert heard == []
+
+
+def test_parquet_holds_formulas_as_text(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": ["=1"]})
+    heard: list[str] = []
+    write_label_file(tmp_path / "x.parquet", frame, heard.append)
+    assert pd.read_parquet(tmp_path / "x.parquet")["id"].tolist() == ["=1"] and not heard
+    with pytest.raises(InputError, match="--escape-formulas applies only to CSV"):
+        check_escape_formulas(tmp_path / "x.parquet", escape_formulas=True)
+    check_escape_formulas(tmp_path / "x.csv", escape_formulas=True)

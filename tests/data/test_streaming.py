@@ -2,6 +2,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from image_folders import write_class_folders
 from l2i.data.datasets.imagenet import read_class_folders
+from l2i.data.samples import Samples, Splits, describe_changes
 from l2i.data.streaming import NUM_CORES, ImageStream, iter_batches
 from l2i.errors import InputError
 from l2i.files.images import ImageFiles
@@ -150,3 +152,41 @@ def test_batches_copied_ahead_are_whole_while_the_device_is_busy(files: ImageFil
     for step, batch in saved:
         assert batch.device.type == "cuda"
         assert torch.equal(batch.cpu(), wanted(files, step))
+
+
+def splits_of(files: ImageFiles) -> Splits:
+    labels = torch.zeros(len(files), dtype=torch.long)
+    samples = Samples(files, labels)
+    part = samples.take(torch.arange(2))
+    return Splits(
+        labeled=part, unlabeled=samples, holdout=part, validation=part, test=part, classes=1
+    )
+
+
+def test_streamed_files_are_known_by_name_size_and_time(files: ImageFiles, tmp_path: Path) -> None:
+    last = Path(files.paths[int(files.rows[-1])])
+    before = splits_of(files).fingerprint()
+    assert splits_of(files).fingerprint() == before
+    status = last.stat()
+    os.utime(last, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    changed = splits_of(files).fingerprint()
+    assert describe_changes(before, changed) == "the modification times of the unlabelled samples"
+    last.write_bytes(last.read_bytes() + b"\0")
+    os.utime(last, ns=(status.st_atime_ns, status.st_mtime_ns))
+    changed = splits_of(files).fingerprint()
+    assert describe_changes(before, changed) == "the inputs of the unlabelled samples"
+    reordered = splits_of(files[torch.arange(len(files)).flip(0)]).fingerprint()
+    assert before["unlabeled.inputs"] != reordered["unlabeled.inputs"]
+    last.unlink()
+    with pytest.raises(InputError, match=f"image .*{last.name} cannot be read"):
+        splits_of(files).fingerprint()
+
+
+def test_files_are_known_wherever_their_folder_lies(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "here", classes=2, per_class=2)
+    shutil.copytree(tmp_path / "here", tmp_path / "there", copy_function=shutil.copy2)
+    here, there = (
+        splits_of(read_class_folders(str(tmp_path / name), size=8)[0].x).fingerprint()
+        for name in ("here", "there")
+    )
+    assert here == there

@@ -1,7 +1,10 @@
 """What a run prints about the time that it takes."""
 
+import re
+
 import pytest
 
+from l2i.files.terminal import escape_controls
 from l2i.training.logger import COMPACT_LINE_INTERVAL, ProgressBar, format_duration
 
 STEPS_PER_HOUR = 3600
@@ -81,3 +84,28 @@ def test_the_time_of_evaluations_is_not_that_of_steps(capsys: pytest.CaptureFixt
                 bar.begin_evaluation(100)
                 clock.now += 100.0
     assert "will take" not in capsys.readouterr().err
+
+
+NAMES = ["o[/b]", "[bold]x", "\x1b[31mRED\x07", ":smile:"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_printed_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar(name, start=0, steps=1, quiet=False) as bar:
+        bar.print_line(f"{name}: resuming from step 20")
+        bar.advance(1)
+    assert capsys.readouterr().err == f"{escape_controls(name)}: resuming from step 20\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bar_on_a_terminal_shows_names_as_they_are(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    bar = ProgressBar(name, start=0, steps=1, quiet=False)
+    assert bar.console.is_terminal
+    with bar.console.capture() as captured:
+        bar.console.print(bar.progress.get_renderable())
+    assert escape_controls(name) in re.sub(r"\x1b\[[0-9;]*m", "", captured.get())
+    assert "\x07" not in captured.get()

@@ -1,6 +1,8 @@
 """A run within a process: what users of the library call."""
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from formats import write_faces
 from l2i import Augment, InputError, NonFiniteCost, Splits, load_model, recipes, replace, train
 from l2i.training.checkpoint import load_latest_checkpoint, save_checkpoint
 from l2i.training.loading import evaluate_run
-from l2i.training.run_dir import lock_run_dir
+from l2i.training.run_dir import check_fingerprint, lock_run_dir
 
 
 def short(folder: Path, **changes: object) -> l2i.Run:
@@ -255,9 +257,37 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     assert train(run, quiet=True).steps == 4
     with pytest.raises(InputError, match="the data has changed since"):
         evaluate_run(tmp_path / "run", root=str(tmp_path / "other"))
-    (tmp_path / "run" / "result.json").unlink()
-    with pytest.raises(InputError, match="the data has changed since"):
-        train(replace(run, data={"root": str(tmp_path / "other")}), quiet=True)
+    elsewhere = replace(run, data={"root": str(tmp_path / "other")})
+    shutil.copytree(tmp_path / "first", tmp_path / "moved")
+    assert train(replace(run, data={"root": str(tmp_path / "moved")}), quiet=True).steps == 4
+    for name in ("finished", "unfinished"):
+        with pytest.raises(InputError, match="the data has changed since"):
+            train(elsewhere, quiet=True)
+        if name == "finished":
+            (tmp_path / "run" / "result.json").unlink()
+
+
+def test_a_run_does_not_resume_on_other_unlabelled_samples(tmp_path: Path) -> None:
+    noisy = {"weak": Augment(noise=0.1), "strong": Augment(noise=0.3)}
+    run, splits = short(tmp_path / "run", data=noisy), own_splits()
+    train(run, splits=splits, model=own_model(), quiet=True)
+    assert isinstance(splits.unlabeled.x, torch.Tensor)
+    reversed_rows = splits.unlabeled._replace(x=splits.unlabeled.x.flip(0))
+    other = dataclasses.replace(splits, unlabeled=reversed_rows)
+    for name in ("finished", "unfinished"):
+        if name == "unfinished":
+            (tmp_path / "run" / "result.json").unlink()
+        with pytest.raises(InputError, match=r"\(changed: the inputs of the unlabelled samples\)"):
+            train(run, splits=other, model=own_model(), quiet=True)
+    assert train(run, splits=splits, model=own_model(), quiet=True).steps == 30
+
+
+def test_a_checkpoint_that_knows_less_of_its_data_is_not_resumed(tmp_path: Path) -> None:
+    fingerprint = own_splits().fingerprint()
+    for meta in ({}, {"data": "0123"}, {"data": None}):
+        with pytest.raises(InputError, match="by an older version, which recorded less of its data"):
+            check_fingerprint(tmp_path, meta, fingerprint, custom_splits=True)
+    check_fingerprint(tmp_path, {"data": fingerprint}, fingerprint, custom_splits=True)
 
 
 def test_a_run_on_data_of_ones_own_is_opened_with_it(

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -252,3 +254,52 @@ def test_a_window_may_be_the_whole_image() -> None:
 def test_the_centre_of_an_image_that_is_not_square_is_taken_on_both_sides() -> None:
     image = torch.arange(70.0).view(1, 1, 7, 10)
     assert torch.equal(Augment(crop=4).center_crop(image), image[:, :, 1:5, 3:7])
+
+
+def test_a_view_is_unchanged_by_default() -> None:
+    assert dataclasses.asdict(Augment()) == {
+        "crop": 0,
+        "shift": 0,
+        "padding": "constant",
+        "flip": False,
+        "randaugment": 0,
+        "corrupt": 0.0,
+        "noise": 0.0,
+        "cutout": 0,
+        "fill": 0.0,
+    }
+
+
+def test_images_get_noise_and_cutout_erases_it() -> None:
+    images = torch.zeros(200, 1, 8, 8)
+    noisy, _ = Augment(noise=0.5)(images, generator())
+    assert float(noisy.std()) == pytest.approx(0.5, rel=0.03)
+    erased, _ = Augment(noise=0.5, cutout=4, fill=9.0)(images, generator())
+    assert int((erased == 9.0).flatten(1).sum(1).min()) >= 4
+
+
+@pytest.mark.parametrize(("height", "width"), [(4, 8), (8, 4)])
+def test_the_shorter_side_limits_windows_and_shifts(height: int, width: int) -> None:
+    images = torch.rand(2, 1, height, width)
+    with pytest.raises(InputError, match="crop=5 is larger than the images"):
+        Augment(crop=5)(images, generator())
+    with pytest.raises(InputError, match="shift=4 is too large"):
+        Augment(shift=4)(images, generator())
+    assert Augment(crop=4)(images, generator())[0].shape == (2, 1, 4, 4)
+
+
+def test_geometry_is_applied_in_its_order() -> None:
+    """A window, then a shift of it, then its mirror image; points follow all three."""
+    images = torch.zeros(80, 1, 12, 12)
+    images[:, 0, 6, 5] = 1.0
+    view, frame = Augment(crop=9, shift=1, flip=True)(images, generator())
+    seen = view.flatten(1).amax(1) > 0  # others were moved out of sight
+    points = frame.apply(torch.tensor([[5.0, 6.0]]).repeat(80, 1))
+    assert int(seen.sum()) > 60 and torch.equal(points[seen], brightest(view[seen]))
+
+
+def test_a_table_is_corrupted_before_it_gets_noise() -> None:
+    x = torch.arange(6.0).unsqueeze(1).repeat(1, 40)
+    view, _ = Augment(corrupt=0.5, noise=1e-3)(x, generator())
+    assert bool((view != view.round()).all()) and float((view - view.round()).abs().max()) < 0.01
+    assert not torch.equal(view.round(), x)

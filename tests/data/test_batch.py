@@ -1,11 +1,14 @@
 """Parts of a batch, and samples as they are given: what is taken, kept and refused."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from l2i.data.batch import AffineMap, Batch, Labeled, MixupDraws, Unlabeled, collect_tensors
-from l2i.data.samples import Samples, Splits, make_samples
-from l2i.data.transforms.image import ColumnLayout, Normalize
+from l2i.data.samples import DataSet, Samples, Splits, make_samples
+from l2i.data.transforms.image import Augment, ColumnLayout, Normalize
+from l2i.data.transforms.text import build_vocabulary
 from l2i.errors import InputError
 
 
@@ -104,3 +107,64 @@ def test_other_labels_serve_as_hold_out_too() -> None:
     changed = splits.with_labels(other, validation=validation)
     assert changed.labeled is changed.holdout is other and changed.validation is validation
     assert changed.unlabeled is splits.unlabeled and changed.test is splits.test
+
+
+def test_images_without_classes_have_landmarks() -> None:
+    x = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8)
+    points, classes = Samples(x, torch.rand(5, 4)), Samples(x, torch.arange(5) % 2)
+    other = Samples(x[:2], torch.rand(2, 4))
+    faces = DataSet.from_images(points, other, classes=None, eye_indices=(0, 1))
+    assert faces.train is points and faces.test is other and faces.has_landmarks
+    assert faces.eye_indices == (0, 1) and faces.classes is None
+    plain = DataSet.from_images(classes, classes, classes=2)
+    assert not plain.has_landmarks and plain.classes == 2 and plain.eye_indices is None
+    assert plain.normalization is not None
+    wanted = Normalize.from_images(x)
+    assert torch.equal(plain.normalization.mean, wanted.mean)
+
+
+def test_inputs_are_raw_samples_standardised_or_the_first_version_of_a_text() -> None:
+    x, y = torch.rand(4, 3), torch.arange(4) % 2
+    plain = Splits.from_arrays(labeled=(x, y), unlabeled=x, test=(x, y), classes=2)
+    assert plain.to_inputs(x) is x and not plain.has_integer_inputs and not plain.has_landmarks
+    ids = torch.arange(24, dtype=torch.int32).view(4, 2, 3) % 10
+    special = torch.arange(10) < 2
+    vocabulary = build_vocabulary(
+        ids[:, 0], pad_id=0, is_special=special, is_continuation=torch.zeros(10, dtype=torch.bool)
+    )
+    texts = dataclasses.replace(plain, vocabulary=vocabulary)
+    assert torch.equal(texts.to_inputs(ids), ids[:, 0].long())
+    assert torch.equal(texts.to_inputs(ids[:, 1]), ids[:, 1].long()) and texts.has_integer_inputs
+
+
+def test_a_token_that_the_vocabulary_does_not_have_is_refused() -> None:
+    ids, y = torch.tensor([[5, 9], [6, 7]]), torch.tensor([0, 1])
+    vocabulary = build_vocabulary(
+        ids,
+        pad_id=0,
+        is_special=torch.arange(10) < 2,
+        is_continuation=torch.zeros(10, dtype=torch.bool),
+    )
+    parts = {"labeled": (ids, y), "test": (ids, y), "classes": 2, "vocabulary": vocabulary}
+    Splits.from_arrays(unlabeled=ids, **parts)
+    with pytest.raises(InputError, match="token ids must be below the vocabulary size 10"):
+        Splits.from_arrays(unlabeled=ids + 1, **parts)
+
+
+def test_a_description_leaves_out_what_is_excluded_and_classes_that_are_not_known() -> None:
+    x, y = torch.rand(6, 2), torch.arange(6) % 2
+    splits = Splits.from_arrays(labeled=(x, y), unlabeled=x[:3], test=(x[:3], y[:3]), classes=2)
+    assert splits.describe(exclude=("validation",)) == (
+        "6 labelled (3 per class), 3 unlabelled, 6 hold-out (3 per class), "
+        "3 test (1 to 2 per class)"
+    )
+
+
+def test_a_view_comes_with_a_map_of_its_points_for_landmarks_alone() -> None:
+    x, y = torch.rand(4, 1, 6, 6), torch.rand(4, 2)
+    for has_landmarks in (True, False):
+        splits = Splits.from_arrays(
+            labeled=(x, y), unlabeled=x, test=(x, y), has_landmarks=has_landmarks
+        )
+        view, frame = splits.make_view(Augment(shift=1), x, torch.Generator().manual_seed(0))
+        assert view.shape == x.shape and (frame is not None) == has_landmarks

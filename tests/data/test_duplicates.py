@@ -1,5 +1,6 @@
 """Samples that a run is measured on and has seen before."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from image_folders import write_class_folders
 from l2i import Splits, recipes, replace
+from l2i.data import duplicates
 from l2i.data.duplicates import describe_duplicates
 from l2i.data.transforms.text import build_vocabulary
 from l2i.training.setup import load_splits
@@ -168,3 +170,81 @@ def test_a_file_that_cannot_be_read_is_left_to_its_step(tmp_path: Path) -> None:
     given = images(root)
     next((root / "train").glob("*/*")).unlink()
     assert describe_duplicates(given) == []
+
+
+def test_files_of_one_size_are_told_apart_by_their_content(tmp_path: Path) -> None:
+    root = write_class_folders(tmp_path / "images", classes=2, per_class=8)
+    files = sorted(root.glob("*/*/*"))
+    for number, path in enumerate(files):  # nothing decodes them here
+        path.write_bytes(number.to_bytes(8, "little"))
+    assert describe_duplicates(images(root)) == []
+    for path in files:
+        path.write_bytes(bytes(8))
+    assert describe_duplicates(images(root)) == []  # all alike within each set, too
+    train = [path for path in files if "train" in path.parts]
+    held = [path for path in files if "val" in path.parts]
+    for number, path in enumerate((*train, *held)):
+        path.write_bytes((number % len(train)).to_bytes(8, "little"))
+    assert describe_duplicates(images(root))
+
+
+@pytest.mark.parametrize(("count", "told"), [(4, False), (5, True)])
+def test_one_in_a_hundred_is_told(count: int, told: bool) -> None:
+    """Of 500 test samples that is 5."""
+    clean = splits()
+    more = np.concatenate([clean.unlabeled.x, of(clean, "test", count)[0]])
+    actual = describe_duplicates(splits(unlabeled=more))
+    assert [sentence.split(":")[0] for sentence in actual] == (
+        [f"{count} of 500 test samples are also unlabelled samples"] if told else []
+    )
+
+
+@pytest.mark.parametrize(("count", "told"), [(2, False), (3, True)])
+def test_one_or_two_in_a_small_set_are_chance(count: int, told: bool) -> None:
+    clean = splits()
+    few = tuple(part[:20] for part in of(clean, "test", 500))
+    labeled = with_rows(of(clean, "labeled", 60), tuple(part[:count] for part in few))
+    assert bool(describe_duplicates(splits(labeled=labeled, test=few))) == told
+
+
+def test_hold_out_samples_count_as_labelled_ones() -> None:
+    clean = splits()
+    held = clean.test.take(torch.arange(50))
+    (actual,) = describe_duplicates(dataclasses.replace(clean, holdout=held))
+    assert actual.startswith(
+        "50 of 500 test samples are also labelled samples, 50 with the same label"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "expected", "notable"),
+    [
+        (66, 100, 0.5, True),  # 0.5 + 3 · √(0.25 / 100) + 0.01
+        (65, 100, 0.5, False),
+        (3, 300, 0.0, True),
+        (2, 100, 0.0, False),  # fewer than three
+        (3, 301, 0.0, False),  # less than one in a hundred
+        (0, 0, 0.0, False),
+    ],
+)
+def test_what_is_notable_exceeds_repeats_by_three_standard_errors_and_one_in_a_hundred(
+    count: int, size: int, expected: float, notable: bool
+) -> None:
+    assert duplicates._is_notable(count, size, expected) == notable
+
+
+@pytest.mark.parametrize(("name", "fits", "exceeds"), [("FILES", 24, 23), ("BYTES", 192, 191)])
+def test_too_many_files_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fits: int, exceeds: int
+) -> None:
+    """Of 24 files with 8 bytes each."""
+    root = write_class_folders(tmp_path / "images", classes=2, per_class=8)
+    files = sorted(root.glob("*/*/*"))
+    assert len(files) == 24
+    for number, path in enumerate(files):
+        path.write_bytes((number % 8).to_bytes(8, "little"))
+    given = dataclasses.replace(images(root), holdout=images(root).labeled.take(torch.arange(0)))
+    monkeypatch.setattr(duplicates, f"MAX_{name}", fits)
+    assert any(duplicates._hash_splits(given).values())
+    monkeypatch.setattr(duplicates, f"MAX_{name}", exceeds)
+    assert not any(duplicates._hash_splits(given).values())

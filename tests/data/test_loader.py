@@ -11,6 +11,7 @@ from l2i.data.datasets.imagenet import read_class_folders
 from l2i.data.samples import DataSet, Samples, Splits
 from l2i.data.splitting import draw_splits
 from l2i.data.transforms.image import Augment, Normalize
+from l2i.distributed import ProcessGroup, use_group
 from l2i.errors import InputError
 from l2i.methods.base import Method
 from l2i.methods.mixup import MixUp
@@ -488,3 +489,17 @@ def test_weights_of_nothing_at_either_end_are_never_drawn() -> None:
     weight = torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0], dtype=torch.float64)
     rows = sample_indices(5, 4000, torch.Generator().manual_seed(1), weight)
     assert set(rows.tolist()) == {1, 3}
+
+
+def test_each_process_streams_and_mixes_its_own_share(tmp_path: Path) -> None:
+    whole, _ = streamed(tmp_path, 0)
+    with use_group(ProcessGroup(2, 1)):
+        loader = loader_of(whole.splits, seed=5)
+        batch = make_loader("mixmatch").draw_batch(0)  # of 6 labelled and 8 unlabelled samples
+    rows = loader.streams["labeled"].dataset.rows(2)
+    every = sample_stream_indices(2, part="labeled", count=4, size=64, seed=5)
+    assert torch.equal(rows, every[1::2])
+    assert batch.mix is not None
+    assert (len(batch.labeled.x), len(batch.unlabeled.weak)) == (3, 4)
+    assert sorted(batch.mix.permutation.tolist()) == list(range(11))
+    assert len(batch.mix.ratio) == 11

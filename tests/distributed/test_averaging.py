@@ -267,3 +267,11 @@ def test_the_main_process_hands_its_values_to_all() -> None:
         return values
 
     assert [got.tolist() for got in simulate(received)] == [[5.0, 5.0]] * 2
+
+
+@pytest.mark.parametrize("name", ["mixup-O", "mixmatch-O"])
+def test_processes_that_mix_their_own_samples_hold_one_state(name: str) -> None:
+    run = cases()[name]
+    (first, metrics), (second, other_metrics) = simulate(lambda _: taken(name, run))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert metrics == other_metrics

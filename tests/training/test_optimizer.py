@@ -187,3 +187,14 @@ def test_scalars_follow_a_step_back_too() -> None:
     for step, weight in ((0, 0.0), (5, 1.0), (20, 2.0), (20, 2.0), (5, 1.0)):
         scalars.set_step(step)
         assert float(scalars.weight) == pytest.approx(weight) and int(scalars.step) == step
+
+
+def test_parameters_are_looked_for_where_the_first_of_them_lies() -> None:
+    """The first that is trained need not be the first of all."""
+    params = {"a": nn.Parameter(torch.ones(3)), "b": nn.Parameter(torch.ones(3))}
+    flat = FlatParameters(params)
+    flat.check_storage(params)
+    flat.check_storage({"b": params["b"]})
+    moved = {"b": nn.Parameter(params["b"].detach().clone())}
+    with pytest.raises(InputError, match="the model was moved"):
+        flat.check_storage(moved)

@@ -308,6 +308,18 @@ def test_metrics_of_each_candidate_are_in_its_own_line() -> None:
     ]
 
 
+def test_one_wrong_row_in_two_hundred_is_no_wrong_row_less() -> None:
+    """The error is 0.5 %, and its standard error is shown; none and all are counted instead."""
+    for wrong, text in ((1, "0.5 ± 0.5"), (0, "0.0 (0 of 200 wrong)"), (200, "100.0 (200 of 200")):
+        rows = class_rows(counts={"labeled": 9, "test": 200}, wrong={"l2i": 0.0})
+        outputs = rows.outputs["l2i"].copy()
+        flipped = np.flatnonzero(rows.split_names == "test")[:wrong]
+        outputs[flipped] = np.roll(outputs[flipped], 1, axis=1)
+        rows = dataclasses.replace(rows, outputs={"l2i": outputs})
+        (line,) = _build_metrics(fitted_for(rows), rows)["table"]
+        assert line["cells"][1].startswith(text)
+
+
 def caveats(rows: FitRows, **changes: Any) -> list[str]:
     fitted = fitted_for(rows, **changes)
     return [c.finding for c in find_caveats(fitted, rows, impute(fitted, rows))]
@@ -331,6 +343,39 @@ def test_a_candidate_just_a_standard_error_better_is_separated() -> None:
         changed = dataclasses.replace(rows, outputs=outputs)
         texts = caveats(changed, selected_name="l2i")
         assert any("do not separate" in text for text in texts) is not separated
+
+
+def labels_as(given: list[int], imputed: list[int]) -> FitRows:
+    """So many labelled and so many surely imputed rows of each of three classes."""
+    counts = {"labeled": sum(given), "unlabeled": sum(imputed), "validation": 40, "test": 40}
+    rows = class_rows(counts=counts)
+    labels, blank = rows.given_labels.copy(), rows.split_names == "unlabeled"
+    labels[rows.split_names == "labeled"] = np.repeat(np.arange(3), given)
+    outputs = {name: values.copy() for name, values in rows.outputs.items()}
+    for values in outputs.values():
+        values[blank] = 9.0 * np.eye(3)[np.repeat(np.arange(3), imputed)]
+    return dataclasses.replace(rows, given_labels=labels, outputs=outputs)
+
+
+def test_a_collapse_names_the_class_that_is_left() -> None:
+    texts = caveats(labels_as([10, 10, 10], [3, 288, 9]))
+    (collapse,) = [text for text in texts if "collapsed" in text]
+    assert "96.0 % of them are class chinstrap" in collapse
+    assert not any("collapsed" in text for text in caveats(labels_as([10] * 3, [6, 285, 9])))
+
+
+def test_shares_of_classes_differ_by_more_than_so_few_labels_would_make_them() -> None:
+    """Of n labels in three equal classes chance makes about sqrt(2 / n) / 2, counted twice.
+
+    That is 0.26 for 30 labels, and below the fixed 0.2 for 300.
+    """
+    third = [10, 10, 10]
+    assert not any("class distribution" in t for t in caveats(labels_as(third, [172, 64, 64])))
+    (shift,) = [t for t in caveats(labels_as(third, [184, 58, 58])) if "class distribution" in t]
+    assert "class adelie is 61 % of the imputed labels and 33 % of the labelled rows" in shift
+    many = [100, 100, 100]
+    assert any("class distribution" in t for t in caveats(labels_as(many, [172, 64, 64])))
+    assert not any("class distribution" in t for t in caveats(labels_as(many, [157, 72, 71])))
 
 
 def test_the_range_of_scales_has_a_margin_at_both_ends() -> None:

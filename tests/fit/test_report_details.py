@@ -35,6 +35,7 @@ from l2i.fit.report.charts import (
     thin_points,
 )
 from l2i.fit.report.comparison import (
+    _format_gap,
     build_verdict,
     compute_row_errors,
     estimate_difference,
@@ -175,6 +176,21 @@ def test_the_better_semi_supervised_candidate_by_validation_stands_for_the_unlab
     assert " for fixmatch + L2I, " in first.facts and " for supervised " in first.facts
     assert first.facts.startswith("test error ") and first.tone == "good"
     assert second.claim == "Learning to impute hurts" and second.tone == "bad"
+
+
+def test_gaps_are_written_with_their_error_and_direction() -> None:
+    """Where as many rows are wrong, but others, the difference is nothing and its error is not."""
+
+    def gap(ours: list[float], theirs: list[float], *, classes: bool = True) -> str:
+        estimate = estimate_difference(np.array(ours), np.array(theirs), is_classification=classes)
+        return _format_gap(estimate, is_classification=classes)
+
+    assert gap([0, 1, 0, 0], [0, 1, 0, 0]) == "no difference on any row"
+    assert gap([1, 0, 0, 0], [0, 1, 0, 0]) == "difference 0 ± 40.8 points"
+    assert gap([0, 0, 0, 0], [0, 1, 0, 0]) == "25.0 ± 25.0 points lower, not significant"
+    assert gap([1] * 20, [0] * 20) == "100.0 ± 0.0 points higher"
+    assert gap([4.0] * 30, [1.0] * 30, classes=False) == "1.0 ± 0 higher"
+    assert gap([1.0] * 29, [4.0] * 29, classes=False) == "1.0 ± 0 lower, too few rows to test"
 
 
 def test_confidences_are_of_the_selected_candidate_and_temperature() -> None:
@@ -376,6 +392,12 @@ def test_shares_of_classes_differ_by_more_than_so_few_labels_would_make_them() -
     many = [100, 100, 100]
     assert any("class distribution" in t for t in caveats(labels_as(many, [172, 64, 64])))
     assert not any("class distribution" in t for t in caveats(labels_as(many, [157, 72, 71])))
+
+
+def test_thirty_validation_rows_are_enough_to_select_by() -> None:
+    for count, few in ((29, True), (30, False)):
+        rows = class_rows(counts={"labeled": 60, "unlabeled": 300, "validation": count})
+        assert any("too few to separate" in text for text in caveats(rows)) is few
 
 
 def test_the_range_of_scales_has_a_margin_at_both_ends() -> None:

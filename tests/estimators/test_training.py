@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.utils import get_tags
 from torch import nn
 
 from l2i import InputError, L2IClassifier, L2IRegressor
@@ -220,3 +221,12 @@ def test_rows_of_a_frame_are_told_apart_by_every_column():
     lists = frame.assign(c=[[1], [2], [3], [4]])
     with pytest.raises(InputError, match="contains lists or other objects"):
         L2IClassifier(**QUICK).fit(lists, [0, 1, 0, 1])
+
+
+def test_scikit_learn_is_told_what_the_estimators_take():
+    classifier, regressor = get_tags(L2IClassifier()), get_tags(L2IRegressor())
+    for tags in (classifier, regressor):
+        assert tags.input_tags.three_d_array and tags.input_tags.categorical
+        assert tags.input_tags.string
+    assert regressor.target_tags.multi_output and not classifier.target_tags.multi_output
+    assert (classifier.estimator_type, regressor.estimator_type) == ("classifier", "regressor")

@@ -57,6 +57,8 @@ def test_one_class_or_none_or_infinity_teaches_nothing():
         encode_classes(["a", None, "a"])
     with pytest.raises(InputError, match="no row is labelled"):
         encode_classes([-1, -1])
+    with pytest.raises(InputError, match="y mixes strings and numbers"):
+        encode_classes(["a", 1, "b"])
     with pytest.raises(InputError, match="y contains infinity"):
         encode_classes([0.0, np.inf, 1.0])
     with pytest.raises(ValueError, match=r"[Uu]nknown label type"):

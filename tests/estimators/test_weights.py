@@ -102,6 +102,15 @@ def test_equal_rows_become_one_whose_weights_are_added():
     assert_array_equal(other, weights)
 
 
+def test_rows_of_a_frame_are_equal_whatever_their_index():
+    frame = pd.DataFrame({"n": [1.0, 2.0, 1.0], "c": ["a", "a", "a"]}, index=[7, 8, 9])
+    indices, weights = _merge_duplicate_rows(frame, np.zeros((3, 1)), np.array([1.0, 2.0, 4.0]))
+    assert dict(zip(indices.tolist(), weights.tolist(), strict=True)) == {0: 5.0, 1: 2.0}
+    turned = frame[::-1].reset_index(drop=True)
+    back, _ = _merge_duplicate_rows(turned, np.zeros((3, 1)), np.ones(3))
+    assert turned["n"][back].tolist() == frame["n"].iloc[indices].tolist()
+
+
 def test_a_labelled_and_an_unlabelled_row_of_equal_features_stay_two(spied_splits):
     x = np.array([[0.0], [0.0], [1.0], [1.0]])
     L2IRegressor("mean-teacher", steps=1, random_state=0).fit(x, [0.0, np.nan, 2.0, np.nan])

@@ -12,6 +12,7 @@ from l2i.fit.defaults import (
     choose_method,
     choose_num_evals,
     choose_run,
+    choose_update,
     describe_run,
     explain_choices,
     with_steps,
@@ -43,6 +44,7 @@ def run_for(known: dict[str, Any], **changes: Any) -> Any:
         ({**IMAGES, "has_gpu": True}, 300, 10_000),
         ({**IMAGES, "has_gpu": True}, 10**6, 100_000),
         ({**IMAGES, "has_gpu": True, "shape": (3, 23, 32)}, 300, 1000),
+        ({**IMAGES, "has_gpu": True, "shape": (3, 24, 32)}, 300, 10_000),
         ({**TABLE, "has_gpu": True}, 300, 500),
         (TEXTS, 10**6, 300),
         ({**TEXTS, "has_gpu": True}, 300, 3000),
@@ -106,7 +108,8 @@ def test_views_of_tables_swap_more_columns_for_targets_than_for_classes(
 
 
 @pytest.mark.parametrize(
-    ("shape", "shift"), [((3, 3, 3), 0), ((1, 8, 8), 1), ((3, 32, 32), 2), ((3, 48, 60), 4)]
+    ("shape", "shift"),
+    [((3, 3, 3), 0), ((1, 4, 4), 1), ((1, 8, 8), 1), ((3, 32, 32), 2), ((3, 48, 60), 4)],
 )
 def test_views_of_images_shift_by_a_twelfth_and_strong_ones_do_more(
     shape: tuple[int, ...], shift: int
@@ -130,6 +133,7 @@ def test_views_of_images_shift_by_a_twelfth_and_strong_ones_do_more(
         ({**IMAGES, "shape": (3, 23, 32)}, ("conv", 16, 2)),
         ({**IMAGES, "shape": (3, 24, 24)}, ("conv", 16, 3)),
         ({**IMAGES, "has_gpu": True}, ("wide-resnet", 2, 28)),
+        ({**IMAGES, "has_gpu": True, "shape": (3, 24, 24)}, ("wide-resnet", 2, 28)),
         ({**IMAGES, "has_gpu": True, "shape": (3, 23, 23)}, ("conv", 16, 2)),
         ({**POINTS, "shape": (1, 43, 43)}, ("mlp", 256, 2)),
     ],
@@ -193,7 +197,16 @@ def test_without_unlabelled_rows_a_wrong_method_is_still_wrong_and_a_right_one_u
         choose_method(facts, "fixmach")
 
 
+def test_images_of_16_pixels_are_trained_on_several_threads_and_smaller_ones_are_not() -> None:
+    assert [run_for(IMAGES, shape=(3, side, 40)).threads for side in (15, 16)] == [1, 0]
+    assert run_for(TABLE).threads == 1
+
+
 def test_imputing_can_be_left_out() -> None:
+    method = choose_method(Facts(**TABLE))[0]
+    assert (choose_update(method), choose_update(method, impute=False)) == ("normalized", "off")
+    supervised = choose_method(Facts(**TABLE), "supervised")[0]
+    assert choose_update(supervised) == "off"
     run, _ = choose_run(Facts(**TABLE), impute=False)
     assert (run.method.name, run.l2i.update) == ("pseudo-label", "off")
 

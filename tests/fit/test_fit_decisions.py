@@ -73,9 +73,12 @@ def test_a_classifier_is_selected_by_the_validation_rows_whatever_others_say(bet
 
 
 @pytest.mark.parametrize("better", ["supervised", "l2i"])
-def test_a_regressor_is_selected_by_the_validation_rows_whatever_others_say(better: str) -> None:
+@pytest.mark.parametrize("amount", [2.0, -2.0])
+def test_a_regressor_is_selected_by_the_validation_rows_whatever_others_say(
+    better: str, amount: float
+) -> None:
     trained = [
-        regressor(n, off_by(2.0, *(("labeled", "test") if n == better else ("validation",))))
+        regressor(n, off_by(amount, *(("labeled", "test") if n == better else ("validation",))))
         for n in ("supervised", "l2i")
     ]
     assert assembled(TARGETS, *trained)[0].selected_name == better

@@ -160,6 +160,9 @@ def test_columns_blank_in_all_rows_trained_on_are_dropped_and_named() -> None:
     assert [column.name for column in data.preprocessor.columns] == ["n", "c", "t"]
     assert list(data.source.kinds) == list(data.source.inputs) == ["n", "c", "t"]
     assert data.source.notes == ("before", "ignored (blank in all training rows): 'lost'")
+    some = frame.assign(lost=np.where(np.arange(ROWS) % 2, 1.0, np.nan))
+    kept = prepared(source_of(some, GIVEN, kinds=kinds))  # blank in some rows alone
+    assert list(kept.source.kinds) == ["n", "c", "t", "lost"] and kept.source.notes == ()
     only = source_of(frame[["lost"]], GIVEN, kinds={"lost": "number"})
     with pytest.raises(InputError, match="every input column is blank in the training rows"):
         prepared(only)

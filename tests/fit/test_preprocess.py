@@ -210,6 +210,15 @@ def test_other_values_are_stretched_rounded_and_cut() -> None:
     assert load_preprocessor(inputs.to_json()) == inputs
 
 
+def test_images_far_from_zero_are_read_in_float64_and_bytes_as_they_are() -> None:
+    def dtype(**changes: float) -> torch.dtype:
+        return ImageEncoder(ImagePreprocessor(mean=(0.0,), std=(1.0,), **changes)).dtype
+
+    assert dtype() == torch.uint8
+    assert dtype(low=-1.0, high=1.0) == dtype(low=999.0, high=1000.0) == torch.float32
+    assert dtype(low=1e6, high=1e6 + 1) == dtype(low=-1e6, high=1 - 1e6) == torch.float64
+
+
 class Fixed:
     """As much of a tokenizer as a note needs."""
 

@@ -267,6 +267,8 @@ def test_floats_of_arrays_are_targets_in_the_order_of_their_axes() -> None:
 def test_channels_come_first_wherever_they_were() -> None:
     x = np.arange(2 * 5 * 6 * 3).reshape(2, 5, 6, 3)
     assert (to_channels_first(x, HERE)[1, 2] == x[1, :, :, 2]).all()
+    assert (to_channels_first(x[..., :1], HERE)[1, 0] == x[1, :, :, 0]).all()
+    assert to_channels_first(x[..., :2].transpose(0, 3, 1, 2), HERE).shape == (2, 2, 5, 6)
     first = np.zeros((2, 3, 5, 1))
     assert to_channels_first(first, HERE) is first
     assert to_channels_first(x[..., 0], HERE).shape == (2, 1, 5, 6)

@@ -35,6 +35,7 @@ from l2i.fit.report.charts import (
     thin_points,
 )
 from l2i.fit.report.comparison import (
+    _format_gap,
     build_verdict,
     compute_row_errors,
     estimate_difference,
@@ -177,6 +178,21 @@ def test_the_better_semi_supervised_candidate_by_validation_stands_for_the_unlab
     assert second.claim == "Learning to impute hurts" and second.tone == "bad"
 
 
+def test_gaps_are_written_with_their_error_and_direction() -> None:
+    """Where as many rows are wrong, but others, the difference is nothing and its error is not."""
+
+    def gap(ours: list[float], theirs: list[float], *, classes: bool = True) -> str:
+        estimate = estimate_difference(np.array(ours), np.array(theirs), is_classification=classes)
+        return _format_gap(estimate, is_classification=classes)
+
+    assert gap([0, 1, 0, 0], [0, 1, 0, 0]) == "no difference on any row"
+    assert gap([1, 0, 0, 0], [0, 1, 0, 0]) == "difference 0 ± 40.8 points"
+    assert gap([0, 0, 0, 0], [0, 1, 0, 0]) == "25.0 ± 25.0 points lower, not significant"
+    assert gap([1] * 20, [0] * 20) == "100.0 ± 0.0 points higher"
+    assert gap([4.0] * 30, [1.0] * 30, classes=False) == "1.0 ± 0 higher"
+    assert gap([1.0] * 29, [4.0] * 29, classes=False) == "1.0 ± 0 lower, too few rows to test"
+
+
 def test_confidences_are_of_the_selected_candidate_and_temperature() -> None:
     rows = rows_like({"l2i": LOGITS, "baseline": [[0, 9]] * 6})
     mask = SPLIT == "validation"
@@ -308,6 +324,18 @@ def test_metrics_of_each_candidate_are_in_its_own_line() -> None:
     ]
 
 
+def test_one_wrong_row_in_two_hundred_is_no_wrong_row_less() -> None:
+    """The error is 0.5 %, and its standard error is shown; none and all are counted instead."""
+    for wrong, text in ((1, "0.5 ± 0.5"), (0, "0.0 (0 of 200 wrong)"), (200, "100.0 (200 of 200")):
+        rows = class_rows(counts={"labeled": 9, "test": 200}, wrong={"l2i": 0.0})
+        outputs = rows.outputs["l2i"].copy()
+        flipped = np.flatnonzero(rows.split_names == "test")[:wrong]
+        outputs[flipped] = np.roll(outputs[flipped], 1, axis=1)
+        rows = dataclasses.replace(rows, outputs={"l2i": outputs})
+        (line,) = _build_metrics(fitted_for(rows), rows)["table"]
+        assert line["cells"][1].startswith(text)
+
+
 def caveats(rows: FitRows, **changes: Any) -> list[str]:
     fitted = fitted_for(rows, **changes)
     return [c.finding for c in find_caveats(fitted, rows, impute(fitted, rows))]
@@ -331,6 +359,45 @@ def test_a_candidate_just_a_standard_error_better_is_separated() -> None:
         changed = dataclasses.replace(rows, outputs=outputs)
         texts = caveats(changed, selected_name="l2i")
         assert any("do not separate" in text for text in texts) is not separated
+
+
+def labels_as(given: list[int], imputed: list[int]) -> FitRows:
+    """So many labelled and so many surely imputed rows of each of three classes."""
+    counts = {"labeled": sum(given), "unlabeled": sum(imputed), "validation": 40, "test": 40}
+    rows = class_rows(counts=counts)
+    labels, blank = rows.given_labels.copy(), rows.split_names == "unlabeled"
+    labels[rows.split_names == "labeled"] = np.repeat(np.arange(3), given)
+    outputs = {name: values.copy() for name, values in rows.outputs.items()}
+    for values in outputs.values():
+        values[blank] = 9.0 * np.eye(3)[np.repeat(np.arange(3), imputed)]
+    return dataclasses.replace(rows, given_labels=labels, outputs=outputs)
+
+
+def test_a_collapse_names_the_class_that_is_left() -> None:
+    texts = caveats(labels_as([10, 10, 10], [3, 288, 9]))
+    (collapse,) = [text for text in texts if "collapsed" in text]
+    assert "96.0 % of them are class chinstrap" in collapse
+    assert not any("collapsed" in text for text in caveats(labels_as([10] * 3, [6, 285, 9])))
+
+
+def test_shares_of_classes_differ_by_more_than_so_few_labels_would_make_them() -> None:
+    """Of n labels in three equal classes chance makes about sqrt(2 / n) / 2, counted twice.
+
+    That is 0.26 for 30 labels, and below the fixed 0.2 for 300.
+    """
+    third = [10, 10, 10]
+    assert not any("class distribution" in t for t in caveats(labels_as(third, [172, 64, 64])))
+    (shift,) = [t for t in caveats(labels_as(third, [184, 58, 58])) if "class distribution" in t]
+    assert "class adelie is 61 % of the imputed labels and 33 % of the labelled rows" in shift
+    many = [100, 100, 100]
+    assert any("class distribution" in t for t in caveats(labels_as(many, [172, 64, 64])))
+    assert not any("class distribution" in t for t in caveats(labels_as(many, [157, 72, 71])))
+
+
+def test_thirty_validation_rows_are_enough_to_select_by() -> None:
+    for count, few in ((29, True), (30, False)):
+        rows = class_rows(counts={"labeled": 60, "unlabeled": 300, "validation": count})
+        assert any("too few to separate" in text for text in caveats(rows)) is few
 
 
 def test_the_range_of_scales_has_a_margin_at_both_ends() -> None:

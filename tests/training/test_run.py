@@ -285,7 +285,9 @@ def test_a_run_does_not_resume_on_other_unlabelled_samples(tmp_path: Path) -> No
 def test_a_checkpoint_that_knows_less_of_its_data_is_not_resumed(tmp_path: Path) -> None:
     fingerprint = own_splits().fingerprint()
     for meta in ({}, {"data": "0123"}, {"data": None}):
-        with pytest.raises(InputError, match="by an older version, which recorded less of its data"):
+        with pytest.raises(
+            InputError, match="by an older version, which recorded less of its data"
+        ):
             check_fingerprint(tmp_path, meta, fingerprint, custom_splits=True)
     check_fingerprint(tmp_path, {"data": fingerprint}, fingerprint, custom_splits=True)
 

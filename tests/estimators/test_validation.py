@@ -84,6 +84,7 @@ def test_numbers_frames_and_images_are_told_apart():
     assert holder.kind_ == "frame"
     images = validate_features(holder, np.zeros((2, 5, 4)), reset=True)
     assert (holder.kind_, images.shape, holder.image_shape_) == ("images", (2, 1, 5, 4), (1, 5, 4))
+    assert holder.n_features_in_ == 5
     assert validate_features(holder, np.zeros((3, 1, 5, 4)), reset=False).shape == (3, 1, 5, 4)
     with pytest.raises(InputError, match="resize them"):
         validate_features(holder, np.zeros((2, 4, 5)), reset=False)

@@ -246,3 +246,18 @@ def test_a_run_is_described_as_it_is() -> None:
     assert texts["optimizer"] == "adam, learning rate 2e-05, linear with warm-up"
     _, reasons = choose_run(Facts(**{**TABLE, "unlabeled": 6400}))
     assert reasons["steps"] == "about 20 epochs over 6,400 unlabelled rows"
+
+
+def test_the_reasons_are_those_of_the_data() -> None:
+    def why(known: dict[str, Any], name: str = "network") -> str:
+        return choose_run(Facts(**known))[1][name]
+
+    assert why(TABLE) == "tabular data"
+    assert why({**IMAGES, "shape": (3, 3, 3)}) == "images too small for convolutions"
+    assert why(IMAGES) == "images of 32 pixels, no GPU"
+    assert why({**IMAGES, "has_gpu": True}) == "images, and a GPU is available"
+    assert why({**IMAGES, "has_gpu": True, "shape": (3, 8, 8)}) == "images of 8 pixels"
+    assert why(TABLE, "L2I") == "the default ρ = 0.3 hurt on tabular classification"
+    assert why(NUMBERS, "L2I") == why(IMAGES, "L2I") == "the library's default"
+    assert why(TABLE, "strong view") == "stronger, for methods that train on a strong view"
+    assert why(TABLE, "weak view") == "preserves the label"

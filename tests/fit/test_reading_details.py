@@ -430,3 +430,20 @@ def test_colours_are_kept_in_their_order_unless_grey_is_asked_for(tmp_path: Path
     assert read(tmp_path).inputs[0, :, 0, 0].tolist() == [200, 80, 20]
     grey = read(tmp_path, grey="yes").inputs
     assert grey.shape == (2, 1, 8, 8) and 100 < grey[0, 0, 0, 0] < 120  # luma of that colour
+
+
+def test_how_images_are_resized_is_noted(tmp_path: Path) -> None:
+    def noted(sizes: list[tuple[int, int]], **options: Any) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for i, (width, height) in enumerate(sizes):
+            picture(folder / "ab"[i % 2] / f"{i}.png", width=width, height=height)
+        (note,) = [n for n in read(folder, **options).notes if n.startswith("images ")]
+        return note
+
+    assert noted([(8, 8)] * 2) == "images are 8 × 8 pixels, RGB"
+    assert noted([(20, 20)] * 2) == (
+        "images of 20 × 20 pixels are resized to 24 × 24, RGB; --size sets another size"
+    )
+    assert noted([(20, 16), (40, 50)], size=8) == (
+        "images of 20 × 16 to 40 × 50 pixels are resized to 8 × 8 (centre crop), RGB"
+    )

@@ -219,3 +219,15 @@ def test_targets_are_points_or_faces_only_where_they_are_said_to_be() -> None:
     faces = Regression(num_outputs=4, mean=mean, std=std, points=True, eyes=(0, 1))
     assert faces.metric_name == "error (%)"
     assert "distance between the eyes" in faces.metric_description
+
+
+def test_targets_are_standardised_as_often_as_they_count() -> None:
+    y = torch.tensor([[0.0, 5.0], [10.0, 5.0]], dtype=torch.float64)
+    weighted = Regression.from_targets(y, weight=torch.tensor([1.0, 4.0]))
+    repeated = Regression.from_targets(y[[0, 1, 1, 1, 1]])
+    assert weighted.mean.tolist() == pytest.approx([8.0, 5.0])
+    assert weighted.std.tolist() == pytest.approx([4.0, 1.0])
+    assert repeated.mean.tolist() == pytest.approx(weighted.mean.tolist())
+    assert repeated.std.tolist() == pytest.approx(weighted.std.tolist())
+    equal = Regression.from_targets(y, weight=torch.full((2,), 7.0))
+    assert equal.std.tolist() == pytest.approx(Regression.from_targets(y).std.tolist())

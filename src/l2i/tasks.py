@@ -155,9 +155,13 @@ class Regression(Task):
 
     @staticmethod
     def from_targets(
-        y: Tensor, *, points: bool = False, eyes: tuple[int, int] | None = None
+        y: Tensor,
+        *,
+        weight: Tensor | None = None,
+        points: bool = False,
+        eyes: tuple[int, int] | None = None,
     ) -> Regression:
-        """Standardise by the labels `y` [N, D]; a constant coordinate keeps its units."""
+        """Standardise by the labels `y` [N, D], weighted; a constant coordinate keeps its units."""
         if y.ndim != 2 or (points and y.shape[1] % 2):
             raise InputError(
                 f"regression targets have shape {list(y.shape)}; "
@@ -167,6 +171,10 @@ class Regression(Task):
             y.double()
         )  # squares of float32 overflow, or vanish, at the square root of its range
         mean, std = exact.mean(dim=0), exact.std(dim=0, correction=0)
+        if weight is not None:
+            share = (weight.double() / weight.double().sum()).unsqueeze(1)  # [N, 1]
+            mean = (share * exact).sum(dim=0)
+            std = (share * (exact - mean).square()).sum(dim=0).sqrt()
         std = torch.where(std > 0, std, 1.0)
         return Regression(
             num_outputs=y.shape[1],

@@ -25,7 +25,7 @@ def test_a_file_that_l2i_did_not_write_is_replaced_only_on_request(tmp_path: Pat
     path.write_text("years of work")
     with pytest.raises(InputError, match=r"is not as l2i wrote it; .*--overwrite"):
         check_output_file(path, CSV)
-    assert check_output_file(path, CSV, overwrite=True) == path
+    assert check_output_file(path, CSV, overwrite=True) == path.resolve()
 
 
 def test_a_file_is_ours_until_somebody_changes_it(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_file_is_ours_until_somebody_changes_it(tmp_path: Path) -> None:
     assert not was_written(path)
     write_output(path, b"id,label\n1,a\n")
     assert was_written(path)
-    assert check_output_file(path, CSV) == path
+    assert check_output_file(path, CSV) == path.resolve()
     path.write_text("id,label\n1,b\n")  # corrected by hand
     assert not was_written(path)
     with pytest.raises(InputError, match="is not as l2i wrote it"):
@@ -70,8 +70,9 @@ def link_soft(path: Path, source: Path) -> None:
 def test_data_are_never_written_to_under_any_name(link: object, tmp_path: Path) -> None:
     source = tmp_path / "data.csv"
     source.write_text("precious")
+    (tmp_path / "x").mkdir()
     link(tmp_path / "other.csv", source)  # type: ignore[operator]
-    for out in (source, tmp_path / "other.csv", tmp_path / "." / "data.csv"):
+    for out in (source, tmp_path / "other.csv", tmp_path / "x" / ".." / "data.csv"):
         with pytest.raises(InputError, match=r"it is your data .*data\.csv; choose a different"):
             check_output_file(out, CSV, data=[source], overwrite=True)
 
@@ -145,6 +146,20 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "labels.csv"]
 
 
+def test_a_link_that_is_swapped_after_the_check_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious.csv").write_text("precious")
+    for name in ("new.csv", "ours.csv"):
+        if name == "ours.csv":
+            write_output(check_output_file(tmp_path / name, CSV), b"old")
+        target = check_output_file(tmp_path / name, CSV)
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(tmp_path / "precious.csv")
+        write_output(target, b"labels")
+        assert (tmp_path / "precious.csv").read_text() == "precious"
+        assert not (tmp_path / name).is_symlink()
+        assert (tmp_path / name).read_bytes() == b"labels"
+
+
 def test_files_of_our_own_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "result.json").symlink_to(tmp_path / "precious")
@@ -178,8 +193,8 @@ def test_a_name_as_long_as_a_name_may_be_is_written(tmp_path: Path) -> None:
     for name in ("x" * 251 + ".csv", "ä" * 125 + ".csv"):
         write_output(tmp_path / name, b"id")
         assert (tmp_path / name).read_bytes() == b"id"
-    with pytest.raises(InputError, match="File name too long; choose a different path"):
-        write_output(tmp_path / ("x" * 252 + ".csv"), b"id")
+    with pytest.raises(InputError, match=r"cannot write 'mine\.csv': File name too long; choose"):
+        write_output(tmp_path / ("x" * 252 + ".csv"), b"id", "mine.csv")
 
 
 def test_a_full_disk_is_no_wrong_input() -> None:

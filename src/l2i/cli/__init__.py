@@ -42,8 +42,8 @@ usage: l2i COMMAND …
 
 'l2i COMMAND … --help' lists all options. Start with 'l2i train digits' or
 'l2i fit FILE.csv --target COLUMN'.
-Exit codes: 0 success, 1 failed while running, 2 wrong input, 130 and 143 stopped by a signal after
-saving a checkpoint."""
+Exit codes: 0 success, 1 failed while running (full disk, damaged file), 2 wrong input, 130 and 143
+stopped by a signal after saving a checkpoint."""
 
 COMMANDS = {  # imported when called, so that `l2i list` does not wait for torch
     "list": "l2i.cli:list_names",

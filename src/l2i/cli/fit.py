@@ -125,6 +125,7 @@ def impute(folder: str, options: ImputeOptions) -> None:
         make_imputed_frame(fitted, rows, imputations),
         parsing.print_stderr,
         escape_formulas=options.escape_formulas,
+        shown=options.out,
     )
     imputed, abstained = imputations.is_imputed.sum(), imputations.abstain.sum()
     counts = f"{len(rows.ids) - imputed:,} given, {imputed:,} imputed ({abstained:,} abstain)"
@@ -151,7 +152,9 @@ def predict(folder: str, path: str, options: PredictOptions) -> None:
     if out is None:
         print_utf8(label_file.to_csv(frame, parsing.print_stderr, escape_formulas=escape))
     else:
-        label_file.write_label_file(out, frame, parsing.print_stderr, escape_formulas=escape)
+        label_file.write_label_file(
+            out, frame, parsing.print_stderr, escape_formulas=escape, shown=options.out
+        )
         print_lines(f"wrote {len(frame):,} predictions to {options.out}")
 
 

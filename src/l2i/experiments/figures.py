@@ -16,9 +16,9 @@ from torch import Tensor
 
 from l2i.data.samples import Samples
 from l2i.experiments.options import PlotOptions
-from l2i.experiments.plots import add_legend, make_figure, save_figure
+from l2i.experiments.plots import PLOT_SUFFIXES, add_legend, make_figure, save_figure
 from l2i.experiments.results import make_folder
-from l2i.files.output import ProgressCallback, check_output_file, write_atomic
+from l2i.files.output import ProgressCallback, check_output_file
 from l2i.tasks import Regression
 from l2i.training.diagnostics import PROBE_COLUMNS, compare_outputs
 from l2i.training.loading import LoadedRun, check_same_split, load_full_state
@@ -54,11 +54,12 @@ def plot_run(folder: str, options: PlotOptions, progress: ProgressCallback) -> l
             stack.callback(runs[-1].trainer.close)
         figures = {output_dir / f"{name}.png": f for name, f in iter_figures(runs, progress)}
         if options.out is None:
-            return [save_figure(figure, path, write_atomic) for path, figure in figures.items()]
+            return [save_figure(figure, path) for path, figure in figures.items()]
         make_folder(output_dir, "--out")
         for path in figures:
-            check_output_file(path, (".png",), overwrite=options.overwrite)
-        return [save_figure(figure, path) for path, figure in figures.items()]
+            check_output_file(path, PLOT_SUFFIXES, overwrite=options.overwrite)
+        save = partial(save_figure, overwrite=options.overwrite)
+        return [save(figure, path) for path, figure in figures.items()]
 
 
 def iter_figures(runs: list[LoadedRun], progress: ProgressCallback) -> Iterator[tuple[str, Figure]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from statistics import mean
@@ -19,7 +19,7 @@ from l2i.experiments.results import (
     strip_table_name,
     translate_corruption,
 )
-from l2i.files.output import check_output_file, write_output
+from l2i.files.output import check_output_file, write_atomic, write_output
 from l2i.files.safety import check_regular_file
 from l2i.recipes.table import Table
 from l2i.training.metrics import MetricRow, compute_step_weighted_mean, parse_metrics
@@ -87,14 +87,16 @@ def make_figure(width: float, height: float, title: str = "", fontsize: float = 
     return figure
 
 
-def save_figure(
-    figure: Figure, path: Path, write: Callable[[Path, bytes], None] = write_output
-) -> Path:
-    """Write a figure, and return its path."""
+def save_figure(figure: Figure, path: Path, *, overwrite: bool | None = None) -> Path:
+    """Write a figure, and return its path; `overwrite` is that of a user's own --out."""
     buffer = BytesIO()
     figure.savefig(buffer, dpi=100, format=path.suffix[1:].lower())
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, buffer.getvalue())
+    if overwrite is None:
+        write_atomic(path, buffer.getvalue())
+    else:
+        target = check_output_file(path, PLOT_SUFFIXES, overwrite=overwrite)
+        write_output(target, buffer.getvalue(), path)
     return path
 
 
@@ -175,7 +177,8 @@ def plot_error_curves(table: Table, rows: Sequence[ComparisonRow], options: Comp
         row.name: [load_curve(table, row.name, result, options) for result in row.results]
         for row in rows
     }
-    return save_figure(make_curves_figure(curves), Path(options.plot or ""))
+    figure, path = make_curves_figure(curves), Path(options.plot or "")
+    return save_figure(figure, path, overwrite=options.overwrite)
 
 
 def make_curves_figure(curves: dict[str, list[Curve]]) -> Figure:
@@ -314,7 +317,7 @@ def _build_paired_columns(
     return columns if any(any(cells) for cells in columns.values()) else {}
 
 
-def plot_update_analysis(pairs: list[ProbedPair], path: Path) -> Path:
+def plot_update_analysis(pairs: list[ProbedPair], path: Path, *, overwrite: bool) -> Path:
     """Plot one column per cell, and one row per panel that any of them has values for."""
     all_rows = [row for pair in pairs for run in pair.ours for row in run]
     panels = {
@@ -333,7 +336,7 @@ def plot_update_analysis(pairs: list[ProbedPair], path: Path) -> Path:
         lowest.tick_params(labelbottom=True)
     for row, heading in zip(grid, panels, strict=True):
         next(ax for ax in row if ax.lines).set_ylabel(heading, fontsize=9)
-    return save_figure(figure, path)
+    return save_figure(figure, path, overwrite=overwrite)
 
 
 def _draw_panel(axes: Axes, pair: ProbedPair, lines: list[PanelLine], *, log: bool) -> None:

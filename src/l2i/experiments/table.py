@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -114,7 +115,7 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
         path = Path(options.out) / f"{table_name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)  # missing if nothing had to be trained
         text = json.dumps(_rows_to_json(rows, references), indent=2) + "\n"
-        write_output(path, text.encode())
+        write_output(Path(os.path.realpath(path)), text.encode(), path)
         saved_to = options.save_results
         store_text = "" if saved_to is None else f", and the results to {saved_to}"
         show(f"Saved to {path}{store_text}.")
@@ -126,7 +127,8 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
         columns = plots.build_analysis_columns(pairs)
         print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
         show(*plots.ANALYSIS_NOTES)
-        path = plots.plot_update_analysis(pairs, Path(options.analyze_updates))
+        figure_path = Path(options.analyze_updates)
+        path = plots.plot_update_analysis(pairs, figure_path, overwrite=options.overwrite)
         show(f"Plot saved to {path}.")
 
 

@@ -96,7 +96,7 @@ def check_output_file(
     data: Iterable[Path] = (),
     overwrite: bool = False,
 ) -> Path:
-    """Return `out` as a path, after checking that writing it destroys nothing of the user's.
+    """Return where `out` lies, all links resolved, after checking that nothing is destroyed there.
 
     It may not be one of the `data` files, nor lie in such a folder or in one that `l2i` trained in.
     Any other file that exists must be as `l2i` wrote it, unless `overwrite`.
@@ -115,7 +115,7 @@ def check_output_file(
             problem = "it exists, and is not as l2i wrote it"
             fix = "choose a different path, or add --overwrite"
             raise InputError(f"cannot write '{out}': {problem}; {fix}")
-    return path
+        return Path(os.path.realpath(path))
 
 
 def _check_not_data(path: Path, data: Iterable[Path]) -> None:
@@ -134,14 +134,17 @@ def _check_not_in_run(path: Path) -> None:
             raise InputError(f"cannot write '{path}': {problem}; choose a different path")
 
 
-def write_output(path: Path, content: bytes) -> None:
-    """Write a file for the user: follow a link, keep permissions, and remember what was written."""
-    target = Path(os.path.realpath(path))
-    with translate_write_errors(path):
-        if target.exists() and not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-        write_atomic(target, content, mode=mode)
+def write_output(target: Path, content: bytes, shown: str | Path | None = None) -> None:
+    """Write a file for the user, keep its permissions, and remember what was written.
+
+    `target` is what `check_output_file` returned: a link that came there since is not followed.
+    Errors name the file as `shown`, the name that the user gave.
+    """
+    with translate_write_errors(target if shown is None else shown):
+        mode = target.lstat().st_mode if os.path.lexists(target) else 0
+        if mode and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+        write_atomic(target, content, mode=stat.S_IMODE(mode) if stat.S_ISREG(mode) else None)
     with suppress(OSError):  # without the note, replacing the file takes --overwrite
         note = _get_note_path(target)
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +166,7 @@ def _get_note_path(target: Path) -> Path:
 
 
 def get_cache_dir() -> Path:
-    """Return the folder for what can be computed, or asked for, again."""
+    """Return the folder for what is only kept to save time."""
     default_folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "l2i")
     return Path(os.environ.get("L2I_CACHE") or default_folder).expanduser()
 

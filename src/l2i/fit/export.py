@@ -76,8 +76,8 @@ def export(folder: str | Path, out: str | Path, *, overwrite: bool = False) -> P
             outputs = _run_program(content, examples.code_feeds)
         expected = model.predictor(encode_inputs(fitted, examples.raw_inputs)).numpy()
         check_outputs_match(outputs, expected, fitted)
-    write_output(path, content)
-    return path
+    write_output(path, content, out)
+    return Path(out)
 
 
 def _load_exportable_inputs(fitted: FitArtifact, folder: Path) -> ExportableInputs:

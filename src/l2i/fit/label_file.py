@@ -22,15 +22,20 @@ MAX_CELL_SHOWN = 40  # characters
 
 
 def write_label_file(
-    path: Path, frame: pd.DataFrame, notify: ProgressCallback, *, escape_formulas: bool = False
+    path: Path,
+    frame: pd.DataFrame,
+    notify: ProgressCallback,
+    *,
+    escape_formulas: bool = False,
+    shown: str | None = None,
 ) -> None:
-    """Write a table as CSV or Parquet; an existing file is replaced only by a complete one."""
+    """Write a table as CSV or Parquet to a checked path, which errors call `shown`."""
     if path.suffix.lower() == ".csv":
         content = to_csv(frame, notify, escape_formulas=escape_formulas).encode()
     else:
         check_escape_formulas(path, escape_formulas)
         content = frame.to_parquet(index=False)
-    write_output(path, content)
+    write_output(path, content, shown)
 
 
 def check_escape_formulas(path: Path, escape_formulas: bool) -> None:

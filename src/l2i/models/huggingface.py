@@ -166,7 +166,10 @@ def resolve_weights(weights: str | None) -> tuple[Any, str]:
 
 
 def _is_folder(weights: str) -> bool:
-    return Path(weights).expanduser().is_dir()
+    try:
+        return Path(weights).expanduser().is_dir()
+    except (OSError, RuntimeError):  # longer than a path may be, or the home of nobody
+        return False
 
 
 def _load_pretrained(loader: Any, source: str, **options: Any) -> Any:

@@ -106,4 +106,5 @@ def _select_recent(rows: MetricRows, steps: int, column: str) -> list[tuple[int,
 
 def _format_percent(value: float) -> str:
     """Format a fraction as a percentage that is not rounded to 0 or 100."""
-    return f"{100 * value:.0f} %" if value in (0, 1) else f"{100 * value:.3g} %"
+    is_almost_all = 0.9995 <= value < 1
+    return "more than 99.9 %" if is_almost_all else f"{100 * value:.3g} %"

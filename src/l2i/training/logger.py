@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +111,8 @@ class TensorBoardWriter:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self.event, self.summary = Event, Summary
-        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        process = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
+        name = f"events.out.tfevents.{time.time_ns()}.{process}"  # unique, even if clocks go back
         self.path = folder / name
         self.records = RecordWriter(self.path.open("xb"))
         self._write_event(file_version="brain.Event:2")

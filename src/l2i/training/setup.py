@@ -134,7 +134,8 @@ def make_task(splits: Splits, method: Method) -> Task:
         task = Classification(num_outputs=splits.classes)
     else:
         points, eyes = splits.has_landmarks, splits.eye_indices
-        task = Regression.from_targets(splits.labeled.y, points=points, eyes=eyes)
+        labeled = splits.labeled
+        task = Regression.from_targets(labeled.y, weight=labeled.weight, points=points, eyes=eyes)
     if task.kind not in method.tasks:
         methods = {name: load_registered("method", METHODS, name) for name in METHODS}
         supported = ", ".join(name for name, other in methods.items() if task.kind in other.tasks)

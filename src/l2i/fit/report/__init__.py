@@ -65,8 +65,8 @@ def write_report(
         return own_report
     data = list_data_paths(path, fitted)
     target = check_output_file(out, HTML_SUFFIXES, data=data, overwrite=overwrite)
-    write_output(target, _encode_report(path, fitted, rows))
-    return target
+    write_output(target, _encode_report(path, fitted, rows), out)
+    return Path(out)
 
 
 def _encode_report(folder: Path, fitted: FitArtifact, rows: FitRows) -> bytes:

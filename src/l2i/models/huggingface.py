@@ -186,7 +186,12 @@ def _check_folder(weights: str, patterns: tuple[str, ...], content: str) -> None
         raise InputError(
             f"a random BERT has no {content}; set --model.weights to a folder or a name"
         )
-    if path.is_file():
+    try:
+        is_file = path.is_file()
+    except OSError as error:
+        problem = f"'{weights[:40]}…' is neither a folder nor a name ({error.strerror})"
+        raise InputError(f"{problem}; check --model.weights") from None
+    if is_file:
         raise InputError(f"{weights} is a file; set --model.weights to its folder")
     if path.is_dir() and not any(next(path.glob(name), None) for name in patterns):
         raise InputError(f"{weights} has no {content}; {FOLDER_HINT}")

@@ -31,6 +31,14 @@ def check_regular_file(path: Path, root: Path | None = None) -> Path:
     return path
 
 
+def is_file(path: Path) -> bool:
+    """Return whether a path is a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except OSError:  # longer than a path may be
+        return False
+
+
 @contextmanager
 def translate_any_error(problem: str, fix: str) -> Iterator[None]:
     """Turn any exception into an InputError: damaged files raise many kinds."""

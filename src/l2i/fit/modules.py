@@ -19,6 +19,7 @@ from l2i.data.samples import Samples
 from l2i.errors import DamagedFile
 from l2i.fit.artifact import RESTORE_HINT, FitArtifact, check_files
 from l2i.fit.preprocess import (
+    ENCODER_DIR,
     MAX_MEAN_STD_RATIO,
     ImageEncoder,
     ImagePreprocessor,
@@ -104,6 +105,8 @@ def encode_inputs(
         pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
         return pixels.apply(torch.from_numpy(inputs.to_grey_levels(raw_inputs)))
     if isinstance(inputs, TextPreprocessor) and folder is not None:
+        saved = (name for name in fitted.files if name.startswith(f"{ENCODER_DIR}/"))
+        check_files(folder, fitted, saved)
         inputs = inputs.with_saved_encoder(folder)
     return torch.from_numpy(inputs(raw_inputs))
 

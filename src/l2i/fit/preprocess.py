@@ -18,6 +18,8 @@ from l2i.data.datasets.imdb import clean_web_text
 from l2i.data.tokenization import TOKENIZE_CHUNK, Text, Tokenizer
 from l2i.data.transforms.image import ColumnLayout, Normalize
 from l2i.errors import InputError
+from l2i.files.output import name_file_in_errors
+from l2i.files.safety import is_file
 from l2i.fit.readers.columns import BLANK, MAX_CATEGORIES, ColumnKind, to_floats, to_strings
 from l2i.models.huggingface import load_config, save_text_config
 from l2i.models.text_encoder import check_length, get_max_tokens
@@ -408,7 +410,7 @@ def describe_full_texts(ids: Tensor, tokenizer: Tokenizer) -> list[str]:
 def _translate_weights_errors(weights: str) -> Iterator[None]:
     """Report errors of weights in terms of `l2i fit`."""
     try:
-        if Path(weights).expanduser().is_file():
+        if is_file(Path(weights).expanduser()):
             raise InputError(f"{weights} is a file; pass its folder to --encoder")
         yield
     except InputError as error:
@@ -417,8 +419,10 @@ def _translate_weights_errors(weights: str) -> Iterator[None]:
 
 def save_encoder(weights: str, fit_dir: Path) -> None:
     """Save config and tokenizer in a fit folder; its checkpoints hold the trained weights."""
-    (fit_dir / ENCODER_DIR).mkdir(exist_ok=True)
-    save_text_config(weights, fit_dir / ENCODER_DIR)
+    folder = fit_dir / ENCODER_DIR
+    with name_file_in_errors(folder):
+        folder.mkdir(exist_ok=True)
+        save_text_config(weights, folder)
 
 
 def find_saved_encoder(fit_dir: Path) -> str:

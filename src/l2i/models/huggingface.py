@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from l2i.errors import InputError
+from l2i.files.safety import is_file
 from l2i.files.terminal import print_lines
 
 if TYPE_CHECKING:
@@ -186,17 +187,12 @@ def _check_folder(weights: str, patterns: tuple[str, ...], content: str) -> None
         raise InputError(
             f"a random BERT has no {content}; set --model.weights to a folder or a name"
         )
-    try:
-        is_file = path.is_file()
-    except OSError as error:
-        problem = f"'{weights[:40]}…' is neither a folder nor a name ({error.strerror})"
-        raise InputError(f"{problem}; check --model.weights") from None
-    if is_file:
+    if is_file(path):
         raise InputError(f"{weights} is a file; set --model.weights to its folder")
-    if path.is_dir() and not any(next(path.glob(name), None) for name in patterns):
+    if _is_folder(weights) and not any(next(path.glob(name), None) for name in patterns):
         raise InputError(f"{weights} has no {content}; {FOLDER_HINT}")
     is_path = path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1
-    if is_path and not path.is_dir():
+    if is_path and not _is_folder(weights):
         raise InputError(f"folder {weights} does not exist; check --model.weights")
 
 

@@ -46,6 +46,15 @@ def test_the_file_is_on_disk_before_it_gets_its_name_and_the_name_afterwards(
     assert (tmp_path / "out.bin").read_bytes() == b"a" * MIB + b"b" * MIB
 
 
+@pytest.mark.parametrize("content", [b"short", [b"sho", memoryview(b"rt")]])
+def test_not_even_a_few_bytes_wait_in_a_buffer_when_the_file_is_synced(
+    content: bytes | list[bytes | memoryview], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = RecordedSyncs(tmp_path, monkeypatch)
+    write_atomic(tmp_path / "out.bin", content)
+    assert list(recorded.calls[0][1].values()) == [len(b"short")]
+
+
 @pytest.mark.parametrize("earlier", [None, b"what was there"])
 def test_a_reader_sees_the_file_that_was_there_until_the_new_one_is_complete(
     tmp_path: Path, earlier: bytes | None

@@ -1,16 +1,24 @@
 """Output files: nothing of the user's is destroyed, and an existing file keeps what it is."""
 
+import errno
 import os
 import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from l2i.errors import DiskFull, InputError
+from l2i.files import output
 from l2i.files.output import (
     check_output_file,
+    check_outside_data,
+    get_cache_dir,
+    is_disk_full,
+    name_file_in_errors,
+    report_progress,
     translate_write_errors,
     was_written,
     write_atomic,
@@ -214,3 +222,87 @@ def test_an_error_names_the_file_and_not_its_unfinished_name(tmp_path: Path) -> 
     with pytest.raises(FileNotFoundError) as raised:
         write_atomic(tmp_path / "nowhere" / "x.json", b"{}")
     assert raised.value.filename == str(tmp_path / "nowhere" / "x.json")
+
+
+def test_an_error_without_a_number_stays_as_it_is(tmp_path: Path) -> None:
+    original = OSError("a library's own")
+    with pytest.raises(OSError, match="a library's own") as raised, name_file_in_errors(tmp_path):
+        raise original
+    assert raised.value is original
+
+
+def test_a_quota_and_a_limit_on_file_sizes_are_a_full_disk() -> None:
+    assert all(is_disk_full(OSError(n, "")) for n in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+    assert not any(is_disk_full(OSError(n, "")) for n in (errno.EACCES, errno.EIO, errno.EMFILE))
+
+
+def test_a_place_for_a_file_is_checked_before_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for name in ("labels.csv", "labels.CSV"):
+        assert check_output_file(str(tmp_path / name), CSV) == tmp_path / name
+    for name, problem in (
+        ("folder.csv", "it is a folder; add a file name"),
+        ("labels.txt", r"it must end in \.csv"),
+        ("labels", r"it must end in \.csv"),
+        ("nowhere/labels.csv", "its folder does not exist"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            check_output_file(tmp_path / name, CSV)
+
+
+def test_what_is_no_file_was_not_written(tmp_path: Path) -> None:
+    write_output(tmp_path / "labels.csv", b"")
+    assert was_written(tmp_path / "labels.csv")
+    (tmp_path / "labels.csv").unlink()
+    assert not was_written(tmp_path / "labels.csv")
+
+
+def test_the_cache_lies_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for l2i_cache, xdg_cache, expected in (
+        (None, None, tmp_path / "home/.cache/l2i"),
+        ("", "", tmp_path / "home/.cache/l2i"),
+        (None, str(tmp_path / "xdg"), tmp_path / "xdg/l2i"),
+        ("~/own", str(tmp_path / "xdg"), tmp_path / "home/own"),
+    ):
+        for name, value in (("L2I_CACHE", l2i_cache), ("XDG_CACHE_HOME", xdg_cache)):
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+        assert get_cache_dir() == expected
+
+
+def test_a_fit_lies_outside_a_folder_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "photos"
+    (data / "cats").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(data / "cats")
+    (tmp_path / "table.csv").touch()
+    for folder in (data, data / "run", data / "cats" / "a" / "run", tmp_path / "link" / "run"):
+        with pytest.raises(InputError, match="is inside the data folder"):
+            check_outside_data(folder, data)
+    for folder in (tmp_path, tmp_path / "photos-run", tmp_path / "runs" / "photos"):
+        check_outside_data(folder, data)
+    check_outside_data(tmp_path / "table.csv" / "run", tmp_path / "table.csv")
+    monkeypatch.chdir(data)
+    with pytest.raises(InputError, match="is inside the data folder"):
+        check_outside_data(Path("runs"), Path())
+
+
+def test_progress_is_reported_when_so_much_time_has_passed_since_the_last_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    heard: list[str] = []
+    for _ in report_progress(range(1000, 1008), 2000, "read", heard.append, noun="texts"):
+        clock.now += 2.0
+    assert heard == ["read 3 of 2,000 texts", "read 6 of 2,000 texts"]  # 5 s by default
+    heard.clear()
+    for _ in report_progress("abcd", 4, "read", heard.append, interval_s=4.0):
+        clock.now += 2.0
+    assert heard == ["read 2 of 4 images", "read 4 of 4 images"]

@@ -2,6 +2,8 @@
 
 import io
 import sys
+import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +45,34 @@ def test_data_are_escaped_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(sys, "stdout", stream)
         print_utf8(HOSTILE)
         assert stream.getvalue() == shown
+
+
+def test_what_unicode_calls_a_control_or_a_change_of_direction_is_escaped() -> None:
+    marks = "\u061c\u200e\u200f"  # of direction, which are letters by their class
+    directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    for character in map(chr, range(0x3000)):
+        is_control = unicodedata.category(character) in ("Cc", "Zl", "Zp") or character in marks
+        is_obeyed = is_control or unicodedata.bidirectional(character) in directions
+        is_escaped = escape_controls(character) != character
+        assert is_escaped == (is_obeyed and character not in "\n\t"), hex(ord(character))
+
+
+def test_a_console_has_no_colours_and_the_width_it_is_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    make_console(width=20).print("12 True 'word' " * 2)
+    make_console(quiet=True).print("nobody hears this")
+    make_console(stderr=True).print("error 404")
+    assert capsys.readouterr() == ("12 True 'word' 12 \nTrue 'word' \n", "error 404\n")
+
+
+def test_bytes_follow_the_text_before_them_and_arrive_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "out").open("w", encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        stream.write("first, ")
+        print_utf8("then ä")
+        assert (tmp_path / "out").read_bytes() == "first, then ä".encode()

@@ -50,3 +50,39 @@ def test_parquet_holds_formulas_as_text(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--escape-formulas applies only to CSV"):
         check_escape_formulas(tmp_path / "x.parquet", escape_formulas=True)
     check_escape_formulas(tmp_path / "x.csv", escape_formulas=True)
+
+
+@pytest.mark.parametrize("sign", "=@\t\r＝＋－＠+-")
+def test_every_sign_that_begins_a_formula_is_known(sign: str) -> None:
+    frame = pd.DataFrame({"id": [f"{sign}A1", f"A1{sign}"]})
+    assert find_formulas(frame) == [f"{sign}A1"]
+    text = to_csv(frame, print, escape_formulas=True)
+    assert text.replace('"', "") == f"id\n'{sign}A1\nA1{sign}\n"
+
+
+def test_a_long_formula_is_cut_in_the_warning_and_one_is_no_plural() -> None:
+    heard: list[str] = []
+    to_csv(pd.DataFrame({"id": ["=" + "x" * 39, "y"]}), heard.append)
+    assert heard[0].startswith(f"warning: 1 cell begins with =, +, - or @, such as '={'x' * 39}':")
+    heard.clear()
+    to_csv(pd.DataFrame({"id": ["=" + "x" * 40, "y"]}), heard.append)
+    assert f"'={'x' * 38}…'" in heard[0]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.CSV"])
+def test_a_csv_file_has_its_formulas_escaped_on_request(name: str, tmp_path: Path) -> None:
+    frame, heard = pd.DataFrame({"id": ["=1", "ä"], "p": [0.5, -1.0]}), list[str]()
+    write_label_file(tmp_path / name, frame, heard.append, escape_formulas=True)
+    assert (tmp_path / name).read_text(encoding="utf-8") == "id,p\n'=1,0.5\nä,-1.0\n"
+    assert not heard
+    write_label_file(tmp_path / name, frame, heard.append)
+    assert (tmp_path / name).read_text(encoding="utf-8") == "id,p\n=1,0.5\nä,-1.0\n"
+    assert len(heard) == 1
+
+
+def test_formulas_are_not_escaped_in_parquet(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--escape-formulas applies only to CSV"):
+        write_label_file(
+            tmp_path / "x.parquet", pd.DataFrame({"id": ["=1"]}), print, escape_formulas=True
+        )
+    assert not (tmp_path / "x.parquet").exists()

@@ -11,22 +11,32 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 import tomllib
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
-from queue import Queue
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 TIERS = {"fast": "not slow", "slow": "slow"}  # pytest's -m
 MAX_SECONDS = 600  # of one run of tests: a mutant that never ends is killed
 NO_TESTS = 5  # pytest's exit code if it selected none
+PRELOADED = (
+    "torch",
+    "pandas",
+    "pyarrow.parquet",
+    "scipy.optimize",
+    "sklearn.linear_model",
+    "pytest",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,19 +87,58 @@ def load_mutants(names: Iterable[str] = ()) -> list[Mutant]:
 
 def run_tests(package_root: Path, tests: tuple[str, ...], tier: str) -> str:
     """Run tests against a copy of the source; return the name of the one that failed, or ''."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
-    command += ["--no-header", "-m", TIERS[tier], *tests]
-    env = os.environ | {"PYTHONPATH": str(package_root), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=MAX_SECONDS
-        )
-    except subprocess.TimeoutExpired:
+    arguments = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header", "-m", TIERS[tier]]
+    with tempfile.TemporaryFile("w+") as output:
+        code = _run_in_fork(package_root, [*arguments, *tests], output.fileno())
+        output.seek(0)
+        text = output.read()
+    if code is None:
         return "(the tests did not end)"
-    if done.returncode in (0, NO_TESTS):
+    if code in (0, NO_TESTS):
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return failed[1] if failed else f"(pytest ended with {done.returncode})"
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    return failed[1] if failed else f"(pytest ended with {code})"
+
+
+def _run_in_fork(package_root: Path, arguments: list[str], output: int) -> int | None:
+    """Run pytest in a fork, in which torch and others are imported already; None if it never ends.
+
+    A copy of the source comes first on the path of the fork, and of all processes that it starts.
+    """
+    child = os.fork()
+    if not child:
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(ROOT)
+        os.environ |= {"PYTHONPATH": str(package_root), "PYTHONDONTWRITEBYTECODE": "1"}
+        sys.path.insert(0, str(package_root))
+        sys.dont_write_bytecode = True
+        import pytest
+
+        code = 1
+        try:
+            code = int(pytest.main(arguments))
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    deadline = time.monotonic() + MAX_SECONDS
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def preload() -> None:
+    """Import what every test needs, except the package itself; it starts no threads."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in PRELOADED:
+        import_module(name)
+    assert "l2i" not in sys.modules
 
 
 def try_mutant(mutant: Mutant, tiers: Iterable[str]) -> Outcome:
@@ -113,8 +162,8 @@ def check_unmutated(mutants: list[Mutant], tiers: Iterable[str], jobs: int) -> l
     """Return the tests that fail without any mutant: they would kill everything."""
     pairs = {(test, tier) for m in mutants for tier in tiers for test in m.tests + m.slow}
     by_tier = [(tuple(sorted(t for t, at in pairs if at == tier)), tier) for tier in tiers]
-    with ThreadPoolExecutor(jobs) as pool:
-        failures = pool.map(lambda pair: run_tests(SOURCE, *pair), by_tier)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        failures = pool.map(partial(run_tests, SOURCE), *zip(*by_tier, strict=True))
         return [failure for failure in failures if failure]
 
 
@@ -154,15 +203,15 @@ def main() -> int:
     if not mutants:
         parser.error(f"no mutant, list or source file is named {' or '.join(options.names)}")
     tiers = ("fast",) if options.fast else ("fast", "slow")
+    preload()
     if not options.trust and (failures := check_unmutated(mutants, tiers, options.jobs)):
         print(f"these fail without a mutant; fix them first: {', '.join(failures)}")
         return 1
-    outcomes, done = [], Queue[Outcome]()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for mutant in mutants:
-            pool.submit(lambda m: done.put(try_mutant(m, tiers)), mutant)
-        for i in range(1, len(mutants) + 1):
-            outcome = done.get()
+    outcomes = []
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
+        futures = [pool.submit(try_mutant, mutant, tiers) for mutant in mutants]
+        for i, future in enumerate(as_completed(futures), 1):
+            outcome = future.result()
             outcomes.append(outcome)
             verdict = f"killed by {outcome.killer}" if outcome.killer else "SURVIVES"
             line = f"[{i}/{len(mutants)}] {outcome.mutant.id}: {verdict}, {outcome.seconds:.0f} s"

@@ -3,7 +3,6 @@
 import ast
 from pathlib import Path
 
-
 from mutants.run import ROOT, SOURCE, Mutant, load_mutants
 
 MUTANTS = load_mutants()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -10,6 +13,7 @@ if sys.platform != "win32":
     import fcntl
 
 HAS_FILE_LOCKS = sys.platform != "win32"
+_HELD_FILES: weakref.WeakSet[IO[str]] = weakref.WeakSet()
 
 
 def try_lock(path: Path) -> IO[str] | None:
@@ -24,4 +28,16 @@ def try_lock(path: Path) -> IO[str] | None:
         except BlockingIOError:
             file.close()
             return None
+    _HELD_FILES.add(file)
     return file
+
+
+def _close_inherited_locks() -> None:
+    """Close a fork's copies: workers that outlive a killed process must not keep its locks."""
+    for file in list(_HELD_FILES):
+        with suppress(OSError):
+            file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited_locks)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from l2i import train
 from l2i.config import Run, replace
 from l2i.data.samples import Samples, Splits
-from l2i.fit.artifact import FitArtifact, write_fit
+from l2i.fit.artifact import FitArtifact, hash_fit_files, read_fit, write_fit
 from l2i.fit.export import (
     _build_metadata,
     _insert_label_encoders,
@@ -140,7 +140,8 @@ def test_the_network_is_that_of_the_selected_candidate(tmp_path: Path) -> None:
     }
     x = torch.randn(3, 5)
     for name, network in networks.items():
-        loaded = load_network(tmp_path, classifier(shape=(5,), selected_name=name))
+        files = hash_fit_files(tmp_path)
+        loaded = load_network(tmp_path, classifier(shape=(5,), selected_name=name, files=files))
         assert torch.equal(loaded(x), network(x))
         assert not loaded.training and not any(p.requires_grad for p in loaded.parameters())
     assert not torch.equal(networks["l2i"](x), networks["supervised"](x))
@@ -154,7 +155,8 @@ def test_new_rows_have_their_ids_labels_and_calibrated_probabilities(tmp_path: P
     write_fit(tmp_path, fitted, rows_of(np.array([0, 1]), np.zeros((2, 2), dtype=np.float32)))
     rows = FRAME.assign(k=["z", "a", "m"])
     rows.to_csv(tmp_path / "new.csv", index=False)
-    frame = predict_table(str(tmp_path), str(tmp_path / "new.csv"), lambda note: None)
+    fitted, _ = read_fit(tmp_path)
+    frame = predict_table(str(tmp_path), fitted, str(tmp_path / "new.csv"), lambda note: None)
     with torch.no_grad():
         logits = network(torch.tensor(ENCODED, dtype=torch.float32)).double()
     expected = torch.softmax(4 * logits, dim=1).numpy()

@@ -293,7 +293,8 @@ def check_target_range(targets: NDArray[Any], names: Sequence[str]) -> None:
         largest = float(np.abs(column).max(initial=0.0))
         std = largest * float(np.std(column / largest)) if largest else 0.0
         if std > 0 and not MIN_TARGET_STD < std < 1 / MIN_TARGET_STD:  # NaN is found elsewhere
-            factor = f"1e{-round(math.log10(std)):+d}"
+            exponent = max(-300, min(300, -round(math.log10(std))))
+            factor = f"1e{exponent:+d}"
             problem = f"target '{name}' has a standard deviation of {std:.1g}"
             limits = (
                 f"outside of what float32 can hold ({MIN_TARGET_STD:g} to {1 / MIN_TARGET_STD:g})"

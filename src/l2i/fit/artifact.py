@@ -162,13 +162,13 @@ def write_fit(folder: Path, fitted: FitArtifact, rows: FitRows) -> None:
 
 def write_meta(folder: Path, content: dict[str, Any]) -> None:
     """Write fit.json with the checksums of the fit's files, and of its own other fields."""
-    content = {**content, "files": _hash_files(folder)}
+    content = {**content, "files": hash_fit_files(folder)}
     content["checksum"] = _hash_fields(content)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     write_atomic(folder / META_FILE, text.encode("utf-8", "surrogatepass"))
 
 
-def _hash_files(folder: Path) -> dict[str, str]:
+def hash_fit_files(folder: Path) -> dict[str, str]:
     """Return the checksum of every file of a fit by its path; a report may be written later."""
     paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {

@@ -133,13 +133,13 @@ def test_a_state_is_the_same_after_it_was_sent() -> None:
 
 def test_a_full_disk_says_whether_a_checkpoint_is_there(tmp_path: Path) -> None:
     error = OSError(errno.ENOSPC, "No space left", "file")
-    with pytest.raises(DiskFull, match=r"cannot write file \(No space left\); free some space"):
-        with translate_disk_full(tmp_path):
-            raise error
+    no_checkpoint = r"cannot write file \(No space left\); free some space"
+    with pytest.raises(DiskFull, match=no_checkpoint), translate_disk_full(tmp_path):
+        raise error
     (tmp_path / "checkpoints").mkdir()
     save_checkpoint(tmp_path / "checkpoints", 1, TENSORS, {"step": 1})
-    with pytest.raises(DiskFull, match="; the last checkpoint is intact: free some space"):
-        with translate_disk_full(tmp_path):
-            raise error
+    one_checkpoint = "; the last checkpoint is intact: free some space"
+    with pytest.raises(DiskFull, match=one_checkpoint), translate_disk_full(tmp_path):
+        raise error
     with pytest.raises(PermissionError), translate_disk_full(tmp_path):
         raise PermissionError(errno.EACCES, "no")

@@ -141,6 +141,14 @@ def test_list_takes_one_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("mixmatch" in line for line in lines if not line.startswith("#"))
 
 
+def test_list_shows_tables_alone_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["list", "--tables"], ["list", "--tables", "digits"]):
+        assert run_command(arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "# tables" and any("digits" in line for line in lines)
+        assert not any(line.startswith("# ") for line in lines[1:])
+
+
 def exit_code_of(run: object, monkeypatch: pytest.MonkeyPatch, stdout: object) -> object:
     monkeypatch.setattr(sys, "argv", ["l2i", "a", "b"])
     monkeypatch.setattr(sys, "stdout", stdout)

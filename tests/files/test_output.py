@@ -288,6 +288,7 @@ def test_a_fit_lies_outside_a_folder_of_data(
     for folder in (tmp_path, tmp_path / "photos-run", tmp_path / "runs" / "photos"):
         check_outside_data(folder, data)
     check_outside_data(tmp_path / "table.csv" / "run", tmp_path / "table.csv")
+    check_outside_data(tmp_path, tmp_path / ("x" * 300))  # reported when it is read
     monkeypatch.chdir(data)
     with pytest.raises(InputError, match="is inside the data folder"):
         check_outside_data(Path("runs"), Path())

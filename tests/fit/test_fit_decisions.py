@@ -189,6 +189,8 @@ def test_the_share_past_the_mask_is_of_unlabelled_rows_at_the_methods_threshold(
     last = trained_as("l2i", logits_of(TRUTH, confidence), threshold=0.7999)
     assert assembled(GIVEN, last)[0].mask_rate == pytest.approx(0.5)
     assert assembled(GIVEN, last._replace(threshold=0.9))[0].mask_rate == pytest.approx(0.25)
+    shifted = last.outputs + 50 * np.arange(len(last.outputs), dtype=np.float32)[:, None]
+    assert assembled(GIVEN, last._replace(outputs=shifted))[0].mask_rate == pytest.approx(0.5)
     assert assembled(GIVEN, last._replace(threshold=None))[0].mask_rate is None
     assert (
         assembled(GIVEN, trained_as("supervised", last.outputs, threshold=0.9))[0].mask_rate is None

@@ -1,6 +1,7 @@
 """The probe against steps taken by hand, and the run beside it."""
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from l2i.training.diagnostics import (
     compare_outer_update,
     measure_outer_update,
     measure_test_cost,
+    sample_unlabeled,
 )
 from l2i.training.evaluation import compute_outputs
 from l2i.training.loop import StopRequest, TrainingLoop
@@ -210,3 +212,17 @@ def test_the_test_cost_of_landmarks_is_in_standardised_units(tmp_path: Path) -> 
         outputs = trainer.model.eval()(trainer.preprocess(test.x[:5]))
     wanted = ((task.decode(outputs) - test.y[:5]) / task.std).square().mean()
     assert measure_test_cost(trainer) == pytest.approx(float(wanted), rel=1e-4)
+
+
+def test_probes_draw_whole_mini_batches_whose_truth_is_known_and_no_random_numbers() -> None:
+    trainer = started(small(), steps=0)
+    unlabeled, size = trainer.splits.unlabeled, trainer.run.batch.unlabeled
+    y = unlabeled.y.clone()
+    y[::2] = -1
+    splits = dataclasses.replace(trainer.splits, unlabeled=unlabeled._replace(y=y))
+    trainer.splits, before = splits, torch.get_rng_state()
+    for count, expected in ((1, size), (2 * size - 1, size), (2 * size, 2 * size)):
+        drawn = sample_unlabeled(trainer, count)
+        assert len(drawn.y) == expected and bool((drawn.y >= 0).all())
+        assert not torch.equal(drawn.y, y[y >= 0][:expected])  # shuffled
+    assert torch.equal(torch.get_rng_state(), before)

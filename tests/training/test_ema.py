@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from l2i import Run, Trainer, recipes, replace, train
 from l2i.data.samples import Samples
 from l2i.methods import METHODS
-from l2i.training.ema import compute_outputs_train_bn
+from l2i.training.ema import Teacher, compute_outputs_train_bn
 from l2i.training.loading import evaluate_run, load_full_state
 
 COUNTED = ("running_mean", "running_var", "num_batches_tracked")
@@ -160,3 +160,27 @@ def test_streamed_images_are_drawn_beside_the_run_and_leave_it_as_it_is(tmp_path
     assert differing and all(
         n.startswith("teacher.") and n.rpartition(".")[2] in COUNTED for n in differing
     )
+
+
+def test_an_average_moves_its_weights_and_copies_the_buffers_of_the_model() -> None:
+    model = nn.BatchNorm1d(2)
+    teacher = Teacher(model)
+    start = teacher.flat.values.clone()
+    model.running_mean.fill_(3.0)  # type: ignore[union-attr]
+    model.num_batches_tracked.fill_(7)  # type: ignore[union-attr]
+    teacher.update(model, start + 8.0, torch.tensor(0.25))
+    torch.testing.assert_close(teacher.flat.values, start + 2.0)
+    for one in (model, teacher.model):  # copied from the model, which stays as it was
+        assert one.running_mean.tolist() == [3.0, 3.0]  # type: ignore[union-attr, operator]
+        assert int(one.num_batches_tracked) == 7  # type: ignore[arg-type]
+    model.running_mean.fill_(5.0)  # type: ignore[union-attr]
+    assert teacher.model.running_mean.tolist() == [3.0, 3.0]  # type: ignore[union-attr, operator]
+
+
+def test_a_batch_is_normalised_by_itself_without_dropout_and_the_model_stays_as_it_was() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))
+    x = torch.randn(6, 3)
+    outputs = compute_outputs_train_bn(model, Samples(x, torch.zeros(6)), lambda raw: raw)
+    by_hand = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(outputs, by_hand)
+    assert model[1].training and model[0].running_mean.tolist() == [0.0] * 3  # type: ignore[union-attr, operator]

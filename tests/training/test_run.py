@@ -42,6 +42,20 @@ def test_train_returns_its_result_and_leaves_the_process_as_it_was(tmp_path: Pat
     assert train(short(tmp_path / "run"), quiet=True) == result
 
 
+def test_a_run_says_what_it_does_unless_it_is_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = {"steps": 2, "eval_every": 2, "save_every": 2}
+    result = train(short(tmp_path / "quiet", **run), quiet=True)
+    assert capsys.readouterr() == ("", "")
+    assert (result.concurrent_runs, result.processes) == (1, 1)
+    meta = load_latest_checkpoint(tmp_path / "quiet" / "checkpoints")[1]
+    assert meta["concurrent_runs"] == 1 and meta["step"] == 2
+    train(short(tmp_path / "plain", **run))
+    (line,) = "".join(capsys.readouterr()).splitlines()  # of devices and processes, GPUs alone
+    assert line.startswith("digits: 40 labelled (4 per class), 1,060 unlabelled")
+
+
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not a run folder"):

@@ -1,5 +1,7 @@
 """Label files: cells that a spreadsheet runs as formulas are warned of, or escaped."""
 
+import csv
+import io
 from pathlib import Path
 
 import pandas as pd
@@ -86,3 +88,10 @@ def test_formulas_are_not_escaped_in_parquet(tmp_path: Path) -> None:
             tmp_path / "x.parquet", pd.DataFrame({"id": ["=1"]}), print, escape_formulas=True
         )
     assert not (tmp_path / "x.parquet").exists()
+
+
+@pytest.mark.parametrize("cell", ["a\rb", "\rA1", "a\r\nb", "a\nb", 'say "a"', "a,b"])
+def test_every_cell_is_read_as_it_was_written(cell: str) -> None:
+    frame = pd.DataFrame({"id": [cell, "plain"], "value": [0.5, -1.0], "n": [1, 2]})
+    rows = list(csv.reader(io.StringIO(to_csv(frame, lambda line: None), newline="")))
+    assert rows == [["id", "value", "n"], [cell, "0.5", "1"], ["plain", "-1.0", "2"]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,14 +56,20 @@ def to_csv(frame: pd.DataFrame, notify: ProgressCallback, *, escape_formulas: bo
         cells = pluralize(len(formulas), "cell begins", "cells begin")
         problem = f"{cells} with =, +, - or @, such as {first!r}: a spreadsheet may run formulas"
         notify(f"warning: {problem}; use --escape-formulas to put an apostrophe before them")
-    return str(frame.to_csv(index=False))
+    columns = [frame[name] for name in _list_text_columns(frame)]
+    has_returns = any("\r" in str(cell) for cell in chain(frame.columns, *columns))
+    quoting = csv.QUOTE_NONNUMERIC if has_returns else csv.QUOTE_MINIMAL  # else rows would break
+    return str(frame.to_csv(index=False, quoting=quoting))
 
 
 def find_formulas(frame: pd.DataFrame) -> list[str]:
     """Return the column names and cells that a spreadsheet would take for formulas."""
-    columns = [frame[name] for name in frame.columns if frame[name].dtype.kind not in "biuf"]
-    cells = [cell for column in columns for cell in column.tolist()]
-    return [str(cell) for cell in [*frame.columns, *cells] if _is_formula(cell)]
+    columns = [frame[name].tolist() for name in _list_text_columns(frame)]
+    return [str(cell) for cell in chain(frame.columns, *columns) if _is_formula(cell)]
+
+
+def _list_text_columns(frame: pd.DataFrame) -> list[str]:
+    return [name for name in frame.columns if frame[name].dtype.kind not in "biuf"]
 
 
 def _is_formula(cell: Any) -> bool:

@@ -229,5 +229,8 @@ def test_targets_are_standardised_as_often_as_they_count() -> None:
     assert weighted.std.tolist() == pytest.approx([4.0, 1.0])
     assert repeated.mean.tolist() == pytest.approx(weighted.mean.tolist())
     assert repeated.std.tolist() == pytest.approx(weighted.std.tolist())
+    constant = torch.full((7, 1), 0.1, dtype=torch.float64)
+    for weight in (None, torch.rand(7, dtype=torch.float64)):
+        assert Regression.from_targets(constant, weight=weight).std.item() == 1.0
     equal = Regression.from_targets(y, weight=torch.full((2,), 7.0))
     assert equal.std.tolist() == pytest.approx(Regression.from_targets(y).std.tolist())

@@ -21,6 +21,7 @@ from l2i.data.batch import AffineMap
 from l2i.errors import InputError
 
 MAX_CLASSES_WITHOUT_TOP5 = 10  # above, the top-5 error is informative
+ROUNDING_ERROR = 1e-14  # of float64, relative: the std of a constant
 FAILURE_THRESHOLD = 10.0  # per cent of the distance between the eyes
 
 
@@ -167,15 +168,15 @@ class Regression(Task):
                 f"regression targets have shape {list(y.shape)}; "
                 "use [N, D], with D even for points x, y, …"
             )
-        exact = (
-            y.double()
-        )  # squares of float32 overflow, or vanish, at the square root of its range
+        # squares of float32 overflow, or vanish, at the square root of its range
+        exact = y.double()
         mean, std = exact.mean(dim=0), exact.std(dim=0, correction=0)
         if weight is not None:
             share = (weight.double() / weight.double().sum()).unsqueeze(1)  # [N, 1]
             mean = (share * exact).sum(dim=0)
             std = (share * (exact - mean).square()).sum(dim=0).sqrt()
-        std = torch.where(std > 0, std, 1.0)
+        is_constant = std <= ROUNDING_ERROR * exact.abs().amax(dim=0)
+        std = torch.where(is_constant, 1.0, std)
         return Regression(
             num_outputs=y.shape[1],
             mean=mean.to(y.dtype),

@@ -31,7 +31,7 @@ CSV = (".csv",)
 def test_a_file_that_l2i_did_not_write_is_replaced_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "thesis.csv"
     path.write_text("years of work")
-    with pytest.raises(InputError, match=r"is not as l2i wrote it; .*--overwrite"):
+    with pytest.raises(InputError, match=r"l2i has no record of writing it; .*--overwrite"):
         check_output_file(path, CSV)
     assert check_output_file(path, CSV, overwrite=True) == path.resolve()
 
@@ -44,7 +44,7 @@ def test_a_file_is_ours_until_somebody_changes_it(tmp_path: Path) -> None:
     assert check_output_file(path, CSV) == path.resolve()
     path.write_text("id,label\n1,b\n")  # corrected by hand
     assert not was_written(path)
-    with pytest.raises(InputError, match="is not as l2i wrote it"):
+    with pytest.raises(InputError, match="l2i has no record of writing it"):
         check_output_file(path, CSV)
     path.write_bytes(b"id,label\n1,a\n")
     assert was_written(path)
@@ -85,9 +85,12 @@ def test_data_are_never_written_to_under_any_name(link: object, tmp_path: Path) 
             check_output_file(out, CSV, data=[source], overwrite=True)
 
 
-def test_a_folder_of_data_takes_no_outputs(tmp_path: Path) -> None:
+def test_files_in_a_folder_of_data_are_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cats").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "photos" / "cats")
+    for name in ("photos/labels.csv", "photos/cats/labels.csv"):
+        check_output_file(tmp_path / name, CSV, data=[tmp_path / "photos"])  # nothing is there
+        (tmp_path / name).touch()
     for out in ("photos/labels.csv", "photos/cats/labels.csv", "link/labels.csv"):
         with pytest.raises(InputError, match="it is inside your data"):
             check_output_file(tmp_path / out, CSV, data=[tmp_path / "photos"], overwrite=True)
@@ -97,16 +100,20 @@ def test_a_folder_of_data_takes_no_outputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "markers",
-    [("fit.json", "rows.parquet"), ("identity.json", ".lock"), ("config.json", "checkpoints")],
+    [
+        ("fit.json", "rows.parquet"),
+        ("identity.json", ".lock"),
+        ("config.json", "checkpoints", "metrics.jsonl"),
+    ],
 )
 def test_a_folder_that_l2i_trained_in_takes_no_outputs(
-    markers: tuple[str, str], tmp_path: Path
+    markers: tuple[str, ...], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     (run / "plots").mkdir(parents=True)
-    (run / markers[0]).touch()
-    check_output_file(run / "labels.csv", CSV)  # one of the two may be anybody's
-    (run / markers[1]).touch()
+    for name in markers:
+        check_output_file(run / "labels.csv", CSV)  # some of the names may be anybody's
+        (run / name).touch()
     (tmp_path / "link").symlink_to(run / "plots")
     for out in ("run/labels.csv", "run/plots/labels.csv", "link/labels.csv"):
         with pytest.raises(InputError, match="which l2i trained in; choose a different path"):
@@ -307,3 +314,15 @@ def test_progress_is_reported_when_so_much_time_has_passed_since_the_last_report
     for _ in report_progress("abcd", 4, "read", heard.append, interval_s=4.0):
         clock.now += 2.0
     assert heard == ["read 2 of 4 images", "read 4 of 4 images"]
+
+
+def test_without_a_home_a_file_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", fail)
+    write_output(tmp_path / "labels.csv", b"id")
+    assert (tmp_path / "labels.csv").read_bytes() == b"id"
+    assert not was_written(tmp_path / "labels.csv")

@@ -203,7 +203,7 @@ def test_a_program_reads_images(tmp_path: Path) -> None:
 
 def test_an_older_file_is_replaced(classifier: Path, tmp_path: Path) -> None:
     (tmp_path / "model.pt2").write_text("old")
-    with pytest.raises(InputError, match="it exists, and is not as l2i wrote it"):
+    with pytest.raises(InputError, match="it exists, and l2i has no record of writing it"):
         export(classifier, str(tmp_path / "model.pt2"))
     for overwrite in (True, False):  # after the first, the file is ours
         path = export(classifier, str(tmp_path / "model.pt2"), overwrite=overwrite)

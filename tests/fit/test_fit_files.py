@@ -167,7 +167,9 @@ def test_a_file_of_somebody_else_is_replaced_with_overwrite_alone(
 ) -> None:
     (place / out).write_text("years of work")
     (place / out).chmod(0o640)
-    assert "it exists, and is not as l2i wrote it" in refused(*asked(command, out), cwd=place)
+    assert "it exists, and l2i has no record of writing it" in refused(
+        *asked(command, out), cwd=place
+    )
     works(*asked(command, out), "--overwrite", cwd=place)
     ours = (place / out).read_bytes()
     assert ours != b"years of work"
@@ -212,6 +214,43 @@ def test_control_codes_of_names_do_not_reach_the_terminal(tmp_path: Path) -> Non
     other = flowers(5, 0).dropna()
     other.to_csv(tmp_path / "new.csv", index=False)
     assert "\x1b" not in refused("predict", "run", "new.csv", cwd=tmp_path)
+
+
+def test_data_whose_name_is_no_utf_8_make_a_fit_that_can_be_read(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.csv")
+    flowers(150, 40).to_csv(tmp_path / name, index=False)
+    works("fit", name, *SMALL[2:], "--no-baselines", "--out", "run", cwd=tmp_path)
+    works("impute", "run", "--out", "labels.csv", cwd=tmp_path)
+    assert "it is your data" in refused("impute", "run", "--out", name, "--overwrite", cwd=tmp_path)
+
+
+def test_a_home_in_the_path_of_data_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    flowers(150, 40).to_csv(tmp_path / "flowers.csv", index=False)
+    works("fit", "~/flowers.csv", *SMALL[2:], "--no-baselines", "--out", "run", cwd=tmp_path)
+    for command in (("impute", "run"), ("predict", "run", "~/flowers.csv")):
+        line = refused(*command, "--out", "flowers.csv", "--overwrite", cwd=tmp_path)
+        assert "it is your data" in line
+
+
+def test_a_fit_of_the_folder_it_was_in_says_nothing_about_other_folders(tmp_path: Path) -> None:
+    """The data were '.', which is another folder now."""
+    (tmp_path / "data").mkdir()
+    x, y = np.zeros((40, 8, 8), dtype=np.uint8), np.arange(40) % 2
+    x[y == 1] = 200
+    np.savez(tmp_path / "data" / "i.npz", x=x, y=np.where(np.arange(40) < 30, y, -1))
+    quick = ("--device", "cpu", "--steps", "2", "--model.width", "2", "--no-baselines")
+    works("fit", "i.npz", *quick, "--out", "../run", cwd=tmp_path / "data")
+    (tmp_path / "i.npz").mkdir()
+    works("impute", "run", "--out", "i.npz/labels.csv", cwd=tmp_path)
+
+
+def test_a_missing_file_of_a_run_is_not_shown_as_nothing(place: Path) -> None:
+    (place / "run/l2i/metrics.jsonl").unlink()
+    line = refused("report", "run", cwd=place, code=1)
+    assert "run/l2i/metrics.jsonl is missing or cannot be read" in line
 
 
 # -- a full disk

@@ -95,3 +95,12 @@ def test_every_cell_is_read_as_it_was_written(cell: str) -> None:
     frame = pd.DataFrame({"id": [cell, "plain"], "value": [0.5, -1.0], "n": [1, 2]})
     rows = list(csv.reader(io.StringIO(to_csv(frame, lambda line: None), newline="")))
     assert rows == [["id", "value", "n"], [cell, "0.5", "1"], ["plain", "-1.0", "2"]]
+
+
+def test_the_name_that_was_given_decides_the_format(tmp_path: Path) -> None:
+    """A store of contents may have names without suffixes behind its links."""
+    frame = pd.DataFrame({"id": ["a"]})
+    write_label_file(tmp_path / "blob", frame, lambda line: None, shown="labels.csv")
+    assert (tmp_path / "blob").read_bytes() == b"id\na\n"
+    write_label_file(tmp_path / "blob", frame, lambda line: None, shown="labels.parquet")
+    assert (tmp_path / "blob").read_bytes().startswith(b"PAR1")

@@ -102,5 +102,11 @@ def test_estimators_and_own_splits_refuse_such_targets_too() -> None:
     with pytest.raises(InputError, match="target 'y' has a standard deviation"):
         L2IRegressor(steps=1).fit(x, np.where(y < 10, y * 1e-46, np.nan))
     targets = torch.as_tensor(y)[:, None]
+    with pytest.raises(InputError, match="targets are too large for float32; subtract their mean"):
+        Splits.from_arrays(labeled=(x, 1e39 + targets * 1e25), unlabeled=x, test=(x, targets))
+    half = Splits.from_arrays(labeled=(x, targets.bfloat16()), unlabeled=x, test=(x, targets))
+    assert half.labeled.y.dtype == torch.float32
+    none = Splits.from_arrays(labeled=(x, targets), unlabeled=x, test=(x[:0], targets[:0]))
+    assert len(none.test.y) == 0
     with pytest.raises(InputError, match="target 'y0' has a standard deviation"):
         Splits.from_arrays(labeled=(x, targets * 1e40), unlabeled=x, test=(x, targets))

@@ -118,7 +118,7 @@ def impute(folder: str, options: ImputeOptions) -> None:
     data = list_data_paths(Path(folder), fitted)
     suffixes, overwrite = label_file.LABEL_FILE_SUFFIXES, options.overwrite
     path = check_output_file(options.out, suffixes, data=data, overwrite=overwrite)
-    label_file.check_escape_formulas(path, options.escape_formulas)
+    label_file.check_escape_formulas(Path(options.out), options.escape_formulas)
     imputations = impute_rows(fitted, rows, options.threshold)
     label_file.write_label_file(
         path,
@@ -144,10 +144,10 @@ def predict(folder: str, path: str, options: PredictOptions) -> None:
     escape, out = options.escape_formulas, None
     fitted, _ = read_fit(folder)
     if options.out is not None:
-        data = [Path(path), *list_data_paths(Path(folder), fitted)]
+        data = [Path(path).expanduser(), *list_data_paths(Path(folder), fitted)]
         suffixes, overwrite = label_file.LABEL_FILE_SUFFIXES, options.overwrite
         out = check_output_file(options.out, suffixes, data=data, overwrite=overwrite)
-        label_file.check_escape_formulas(out, escape)
+        label_file.check_escape_formulas(Path(options.out), escape)
     frame = predict_table(folder, fitted, path, parsing.print_stderr)
     if out is None:
         print_utf8(label_file.to_csv(frame, parsing.print_stderr, escape_formulas=escape))

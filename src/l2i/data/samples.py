@@ -291,7 +291,7 @@ def check_target_range(targets: NDArray[Any], names: Sequence[str]) -> None:
     values = np.asarray(targets, dtype=np.float64)
     for column, name in zip(values.T, names, strict=True):
         largest = float(np.abs(column).max(initial=0.0))
-        std = largest * float(np.std(column / largest)) if largest else 0.0
+        std = largest * float(np.std(column / largest)) if 0 < largest < math.inf else 0.0
         if std > 0 and not MIN_TARGET_STD < std < 1 / MIN_TARGET_STD:  # NaN is found elsewhere
             exponent = max(-300, min(300, -round(math.log10(std))))
             factor = f"1e{exponent:+d}"
@@ -302,13 +302,21 @@ def check_target_range(targets: NDArray[Any], names: Sequence[str]) -> None:
             raise InputError(f"{problem}, {limits}; rescale it, for example by {factor}")
 
 
+def _to_float32(targets: Tensor) -> Tensor:
+    """Convert targets [N, D] of any precision, after checking that float32 holds them."""
+    exact = targets.double()
+    flat = exact.reshape(len(exact), math.prod(exact.shape[1:]))
+    check_target_range(flat.numpy(force=True), [f"y{i}" for i in range(flat.shape[1])])
+    converted = exact.float()
+    if bool((converted.isinf() & exact.isfinite()).any()):
+        raise InputError("targets are too large for float32; subtract their mean, or rescale them")
+    return converted
+
+
 def make_samples(x: Any, y: Any, classes: int | None) -> Samples:
     """Convert inputs and labels to tensors, and check them."""
     inputs, labels = x if hasattr(x, "read") else torch.as_tensor(x), torch.as_tensor(y)
-    if classes is None:
-        flat = labels.reshape(len(labels), -1).numpy(force=True)
-        check_target_range(flat, [f"y{i}" for i in range(flat.shape[1])])
-    labels = labels.float() if classes is None else labels.long()
+    labels = _to_float32(labels) if classes is None else labels.long()
     if len(inputs) != len(labels):
         counts = f"{len(inputs)} samples and {len(labels)} labels"
         raise InputError(f"{counts} do not match; pass one label per sample")

@@ -18,7 +18,7 @@ from l2i.data.samples import Samples
 from l2i.experiments.options import PlotOptions
 from l2i.experiments.plots import PLOT_SUFFIXES, add_legend, make_figure, save_figure
 from l2i.experiments.results import make_folder
-from l2i.files.output import ProgressCallback, check_output_file
+from l2i.files.output import ProgressCallback, check_not_in_run, check_output_file
 from l2i.tasks import Regression
 from l2i.training.diagnostics import PROBE_COLUMNS, compare_outputs
 from l2i.training.loading import LoadedRun, check_same_split, load_full_state
@@ -46,14 +46,17 @@ def plot_run(folder: str, options: PlotOptions, progress: ProgressCallback) -> l
     """Write the plots of a run, and return their paths; report what cannot be drawn."""
     if options.baseline is not None:
         check_same_split(folder, options.baseline)
-    output_dir = Path(f"{folder}/plots" if options.out is None else options.out)
+    output_dir = own_dir = Path(folder) / "plots"
+    if options.out is not None and Path(options.out).resolve() != own_dir.resolve():
+        output_dir = Path(options.out)
+        check_not_in_run(output_dir / "error.png")
     with torch.random.fork_rng(range(torch.cuda.device_count())), ExitStack() as stack:
         runs = []
         for name in [folder] if options.baseline is None else [folder, options.baseline]:
             runs.append(load_full_state(name, device=options.device, root=options.data.root))
             stack.callback(runs[-1].trainer.close)
         figures = {output_dir / f"{name}.png": f for name, f in iter_figures(runs, progress)}
-        if options.out is None:
+        if output_dir == own_dir:
             return [save_figure(figure, path) for path, figure in figures.items()]
         make_folder(output_dir, "--out")
         for path in figures:

@@ -91,7 +91,8 @@ def check_table_path(table_name: str, options: CompareOptions) -> None:
 def _is_saved_table(path: Path) -> bool:
     try:
         rows = json.loads(check_regular_file(path).read_text(encoding="utf-8"))
-        return all("cell" in row and {"runs", "metric"} & row.keys() for row in rows)
+        is_table = isinstance(rows, list) and len(rows) > 0
+        return is_table and all("cell" in row and {"runs", "metric"} & row.keys() for row in rows)
     except (ValueError, TypeError, AttributeError, RecursionError, OSError):
         return False
 

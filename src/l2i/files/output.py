@@ -21,7 +21,7 @@ MAX_NAME_BYTES = 255  # of a file name, on all common file systems
 RUN_MARKERS = (
     ("fit.json", "rows.parquet"),
     ("identity.json", ".lock"),
-    ("config.json", "checkpoints"),
+    ("config.json", "checkpoints", "metrics.jsonl"),
 )
 REPORT_INTERVAL_S = 5.0
 ItemT = TypeVar("ItemT")
@@ -40,7 +40,7 @@ def write_atomic(
     partial = _make_partial_path(path)
     with name_file_in_errors(path):
         try:
-            with open(partial, "xb", opener=partial_opener(mode)) as file:
+            with open(partial, "xb", opener=_make_opener(mode)) as file:
                 file.writelines([content] if isinstance(content, bytes) else content)
                 file.flush()
                 if mode is not None and os.name == "posix":
@@ -62,13 +62,13 @@ def write_atomic(
 def _make_partial_path(path: Path) -> Path:
     """Return a new name beside `path`, cut so that it is no longer than a name may be."""
     suffix = f".{os.getpid():x}-{secrets.token_hex(4)}{PARTIAL_SUFFIX}"
-    stem = os.fsencode(path.name)
-    if len(stem) <= MAX_NAME_BYTES:  # a longer name is refused when the file is renamed
-        stem = stem[: MAX_NAME_BYTES - len(suffix)]
-    return path.with_name(os.fsdecode(stem) + suffix)
+    stem = path.name
+    while stem and len(os.fsencode(stem + suffix)) > MAX_NAME_BYTES:
+        stem = stem[:-1]
+    return path.with_name(stem + suffix)
 
 
-def partial_opener(mode: int | None) -> Callable[[str, int], int]:
+def _make_opener(mode: int | None) -> Callable[[str, int], int]:
     """Return an opener of new files that nobody else can read until they have their `mode`."""
     return lambda name, flags: os.open(name, flags, 0o666 if mode is None else 0o600)
 
@@ -110,9 +110,9 @@ def check_output_file(
         if not path.absolute().parent.is_dir():
             raise InputError(f"cannot write '{out}': its folder does not exist; create it first")
         _check_not_data(path, data)
-        _check_not_in_run(path)
+        check_not_in_run(path)
         if path.exists() and not overwrite and not was_written(path):
-            problem = "it exists, and is not as l2i wrote it"
+            problem = "it exists, and l2i has no record of writing it, or it has changed since"
             fix = "choose a different path, or add --overwrite"
             raise InputError(f"cannot write '{out}': {problem}; {fix}")
         return Path(os.path.realpath(path))
@@ -121,13 +121,16 @@ def check_output_file(
 def _check_not_data(path: Path, data: Iterable[Path]) -> None:
     real_path = Path(os.path.realpath(path))
     for source in data:
-        is_same = path.exists() and source.exists() and path.samefile(source)
+        if not path.exists() or not source.exists():
+            continue
+        is_same = path.samefile(source)
         if is_same or (source.is_dir() and real_path.is_relative_to(os.path.realpath(source))):
             problem = f"it is{'' if is_same else ' inside'} your data {source}"
             raise InputError(f"cannot write '{path}': {problem}; choose a different path")
 
 
-def _check_not_in_run(path: Path) -> None:
+def check_not_in_run(path: Path) -> None:
+    """Check that a path to write lies in no folder that `l2i` trained in."""
     for folder in Path(os.path.realpath(path)).parents:
         if any(all((folder / name).exists() for name in names) for names in RUN_MARKERS):
             problem = f"it is inside {folder}, which l2i trained in"
@@ -145,7 +148,7 @@ def write_output(target: Path, content: bytes, shown: str | Path | None = None) 
         if mode and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
         write_atomic(target, content, mode=stat.S_IMODE(mode) if stat.S_ISREG(mode) else None)
-    with suppress(OSError):  # without the note, replacing the file takes --overwrite
+    with suppress(OSError, RuntimeError):  # without the note, replacing it takes --overwrite
         note = _get_note_path(target)
         note.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(note, hash_content(content).encode())
@@ -157,7 +160,7 @@ def was_written(path: Path) -> bool:
     try:
         digest = _get_note_path(target).read_text(encoding="ascii")
         return target.is_file() and hash_file(target) == digest
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # there may be no home for the notes
         return False
 
 
@@ -166,7 +169,7 @@ def _get_note_path(target: Path) -> Path:
 
 
 def get_cache_dir() -> Path:
-    """Return the folder for what is only kept to save time."""
+    """Return the folder for files that can be made again, and for notes on what was written."""
     default_folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "l2i")
     return Path(os.environ.get("L2I_CACHE") or default_folder).expanduser()
 

@@ -164,8 +164,7 @@ def write_meta(folder: Path, content: dict[str, Any]) -> None:
     """Write fit.json with the checksums of the fit's files, and of its own other fields."""
     content = {**content, "files": hash_fit_files(folder)}
     content["checksum"] = _hash_fields(content)
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    write_atomic(folder / META_FILE, text.encode("utf-8", "surrogatepass"))
+    write_atomic(folder / META_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def hash_fit_files(folder: Path) -> dict[str, str]:
@@ -224,11 +223,11 @@ def _translate_damage(folder: Path) -> Iterator[None]:
 
 
 def list_data_paths(folder: Path, fitted: FitArtifact) -> list[Path]:
-    """Return where the data of a fit lies: as it was given, and where that was."""
-    paths = [fitted.source.get("path")]
-    with suppress(*DAMAGE):
-        paths.append(json.loads((folder / IDENTITY_FILE).read_text(encoding="utf-8"))["path"])
-    return [Path(path) for path in paths if isinstance(path, str)]
+    """Return where the data of a fit lay when it was fitted."""
+    path = fitted.source.get("path")
+    with suppress(*DAMAGE):  # which is as it was given, perhaps in another folder
+        path = json.loads((folder / IDENTITY_FILE).read_text(encoding="utf-8"))["path"]
+    return [Path(path)] if isinstance(path, str) else []
 
 
 def read_checked(folder: Path, fitted: FitArtifact, name: str) -> bytes:

@@ -58,7 +58,7 @@ def export(folder: str | Path, out: str | Path, *, overwrite: bool = False) -> P
     fitted, _ = read_fit(fit_dir)
     data = list_data_paths(fit_dir, fitted)
     path = check_output_file(out, MODEL_SUFFIXES, data=data, overwrite=overwrite)
-    is_onnx = path.suffix.lower() == ".onnx"
+    is_onnx = Path(out).suffix.lower() == ".onnx"
     if is_onnx and not all(find_spec(name) for name in ONNX_PACKAGES):
         fix = "run pip install 'l2i[export]', or export to .pt2"
         raise InputError(f"ONNX export needs extra packages; {fix}")

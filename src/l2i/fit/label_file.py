@@ -32,10 +32,11 @@ def write_label_file(
     shown: str | None = None,
 ) -> None:
     """Write a table as CSV or Parquet to a checked path, which errors call `shown`."""
-    if path.suffix.lower() == ".csv":
+    name = path if shown is None else Path(shown)  # a link's name decides, not its target's
+    if name.suffix.lower() == ".csv":
         content = to_csv(frame, notify, escape_formulas=escape_formulas).encode()
     else:
-        check_escape_formulas(path, escape_formulas)
+        check_escape_formulas(name, escape_formulas)
         content = frame.to_parquet(index=False)
     write_output(path, content, shown)
 
@@ -59,7 +60,7 @@ def to_csv(frame: pd.DataFrame, notify: ProgressCallback, *, escape_formulas: bo
     columns = [frame[name] for name in _list_text_columns(frame)]
     has_returns = any("\r" in str(cell) for cell in chain(frame.columns, *columns))
     quoting = csv.QUOTE_NONNUMERIC if has_returns else csv.QUOTE_MINIMAL  # else rows would break
-    return str(frame.to_csv(index=False, quoting=quoting))
+    return str(frame.to_csv(index=False, quoting=quoting, lineterminator="\n"))
 
 
 def find_formulas(frame: pd.DataFrame) -> list[str]:

@@ -55,7 +55,7 @@ def fit(
     fields in any run of that method. `notify` receives notes and choices, one line each.
     """
     folder = Path(options.out or f"runs/{Path(path).resolve().stem}")
-    check_outside_data(folder, Path(path))
+    check_outside_data(folder, Path(path).expanduser())
     source = read_source(path, options, notify)
     default_run = _make_preliminary_run(source, options)
     override = make_override(default_run)
@@ -166,7 +166,7 @@ def make_candidate_runs(
 def _make_fit_identity(path: str, options: FitOptions, run: Run, source: Source) -> Identity:
     """Return what identifies a fit: data, options and run, but not the device."""
     identity = {
-        "path": str(Path(path).resolve()),
+        "path": str(Path(path).expanduser().resolve()),
         "options": {**dataclasses.asdict(options), "out": None},
         "run": to_json(run) | dict.fromkeys(("device", "engine")),
         "data": source.fingerprint(),

@@ -19,7 +19,7 @@ from l2i.data.samples import Splits, describe_changes
 from l2i.distributed import ProcessGroup, init_distributed
 from l2i.errors import InputError, Stopped
 from l2i.training import run_dir
-from l2i.training.checkpoint import load_latest_checkpoint, translate_disk_full
+from l2i.training.checkpoint import list_checkpoints, load_latest_checkpoint, translate_disk_full
 from l2i.training.loop import EvalCallback, StopRequest, TrainingLoop
 from l2i.training.run_dir import Result, parse_result, read_result, resolve_run_dir
 from l2i.training.setup import (
@@ -136,6 +136,11 @@ def _check_finished_data(run: Run, folder: Path, splits: Splits | None) -> None:
     if splits is None:
         if run_dir.read_run(folder).data.root == run.data.root:
             return
+        if not list_checkpoints(folder / "checkpoints"):
+            problem = (
+                f"{folder} has no checkpoints left to tell whether {run.data.root} is its data"
+            )
+            raise InputError(f"{problem}; use the --data.root that it was trained with")
         splits = load_splits(run)
     meta = load_latest_checkpoint(folder / "checkpoints")[1]
     converted = splits.to(torch.device("cpu"), get_param_dtype(run))  # as in a trainer

@@ -71,6 +71,7 @@ TABLE_TYPES = {
 }
 IMAGE_TYPES = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}
 IMAGE_DTYPES = ("uint8", "float32")
+HASHED_ROWS = 1024  # images that are copied together
 MAX_CELL_CHARS, MAX_TEXT_CHARS = 200, 400  # shown of a row
 ENCODER_HINT = "for a pretrained network, use --encoder bert-base-uncased"
 
@@ -127,7 +128,10 @@ class Source(InputRows):
         """Return a checksum of the raw inputs of some rows, whatever becomes of them later."""
         sizes = [] if self.sizes is None else [self.sizes[rows]]
         if isinstance(self.inputs, np.ndarray):
-            return hash_arrays(self.inputs[rows], *sizes)
+            chunks = (rows[i : i + HASHED_ROWS] for i in range(0, len(rows), HASHED_ROWS))
+            return hash_strings(
+                [hash_arrays(self.inputs[c]) for c in chunks] + [hash_arrays(*sizes)]
+            )
         numbers = [name for name, kind in self.kinds.items() if kind == "number"]
         words = [name for name, kind in self.kinds.items() if kind != "number"]
         columns = [hash_strings(self.inputs[name].iloc[rows]) for name in words]

@@ -93,7 +93,7 @@ def _render_report(folder: Path, fitted: FitArtifact, rows: FitRows) -> str:
 def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
     """Return what the template shows, one name per section."""
     names = (f"{c.name}/{file}" for c in fitted.candidates for file in SHOWN_FILES)
-    check_files(folder, fitted, (name for name in names if (folder / name).exists()))
+    check_files(folder, fitted, (name for name in names if name in fitted.files))
     imputations, run_dir = impute(fitted, rows), folder / fitted.selected_name
     most_confident, least_confident = make_cards(fitted, rows, imputations)
     counts = {split: int((rows.split_names == split).sum()) for split in SPLIT_CAPTIONS}

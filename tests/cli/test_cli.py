@@ -289,7 +289,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     assert not list(tmp_path.iterdir())
 
 
-def test_no_whole_checkpoint_left_is_wrong_input(tmp_path: Path) -> None:
+def test_no_whole_checkpoint_left_is_damage(tmp_path: Path) -> None:
     process = start(folder := tmp_path / "run")
     wait_until((folder / "checkpoints" / "0000000050.safetensors").exists, process)
     process.kill()
@@ -298,7 +298,7 @@ def test_no_whole_checkpoint_left_is_wrong_input(tmp_path: Path) -> None:
         os.truncate(path, 100)
     before = (folder / "metrics.jsonl").read_bytes()
     _, stderr = (again := start(folder)).communicate()
-    assert again.returncode == 2
+    assert again.returncode == 1
     assert "no intact checkpoint is left" in stderr
     assert stderr.count("\n") == 1
     assert (folder / "metrics.jsonl").read_bytes() == before

@@ -105,7 +105,8 @@ def fit_file(name: str) -> Loader:
     """One of the three files of a fit, then what `impute` and `predict` take from it."""
 
     def read(folder: Path, content: bytes) -> None:
-        fit = folder / ("numbers" if way(content, 2) else "classes")
+        is_regression = b'"classes": null' in content if name == META_FILE else way(content, 2)
+        fit = folder / ("numbers" if is_regression else "classes")
         before = (fit / name).read_bytes()
         try:
             put(fit / name, content)

@@ -177,6 +177,16 @@ def test_a_file_of_somebody_else_is_replaced_with_overwrite_alone(
     works(*asked(command, out), cwd=place)  # now it is ours
 
 
+@pytest.mark.parametrize("out", ["run/again", "run/l2i/again", "run/l2i"])
+def test_neither_fits_nor_runs_are_made_inside_others(out: str, place: Path) -> None:
+    line = refused(*SMALL, "--no-baselines", "--out", out, cwd=place)
+    assert f"cannot write '{out}': it is inside" in line
+    line = refused(
+        "train", "digits/sl-40", "--device", "cpu", "--steps", "2", "--out", out, cwd=place
+    )
+    assert f"cannot write '{out}': it is inside" in line
+
+
 def test_a_report_may_be_named_where_it_is_anyway(place: Path) -> None:
     works("report", "run", cwd=place)
     works("report", "run", "--out", "run/report.html", cwd=place)

@@ -45,10 +45,12 @@ def train(arguments: list[str]) -> int:
         print_lines(format_protocol(run, recipes.find_cell_table(name), name))
         return 0
 
+    from l2i.files.output import check_not_in_run
     from l2i.training.run import train as train_run
     from l2i.training.run_dir import resolve_run_dir
 
     folder = resolve_run_dir(run)
+    check_not_in_run(folder)
     already_done = (folder / "result.json").exists()
     note = ", already finished; choose a different --out to train again" * already_done
     print_lines(train_run(run), f"in {folder}{note}")

@@ -14,7 +14,13 @@ from l2i.config.validate import validate
 from l2i.data.samples import describe_changes
 from l2i.data.tokenization import Text
 from l2i.errors import DamagedFile, InputError
-from l2i.files.output import PARTIAL_SUFFIX, ProgressCallback, check_outside_data, write_atomic
+from l2i.files.output import (
+    PARTIAL_SUFFIX,
+    ProgressCallback,
+    check_not_in_run,
+    check_outside_data,
+    write_atomic,
+)
 from l2i.files.safety import check_regular_file
 from l2i.fit import defaults
 from l2i.fit.artifact import (
@@ -56,6 +62,7 @@ def fit(
     """
     folder = Path(options.out or f"runs/{Path(path).resolve().stem}")
     check_outside_data(folder, Path(path).expanduser())
+    check_not_in_run(folder)
     source = read_source(path, options, notify)
     default_run = _make_preliminary_run(source, options)
     override = make_override(default_run)

@@ -31,7 +31,7 @@ CSV = (".csv",)
 def test_a_file_that_l2i_did_not_write_is_replaced_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "thesis.csv"
     path.write_text("years of work")
-    with pytest.raises(InputError, match=r"l2i has no record of writing it; .*--overwrite"):
+    with pytest.raises(InputError, match=r"l2i has no record of writing it, .*--overwrite"):
         check_output_file(path, CSV)
     assert check_output_file(path, CSV, overwrite=True) == path.resolve()
 

@@ -16,6 +16,7 @@ SHOWN = r"\x1b[31mRED\x1b]0;pwned\x07 \u202egnp.exe \x9b2J"
 def test_control_codes_are_shown_as_escapes() -> None:
     assert escape_controls(HOSTILE) == SHOWN
     assert escape_controls("plain: äöü 漢字 👩‍💻 [/b]\tx\ny") == "plain: äöü 漢字 👩‍💻 [/b]\tx\ny"
+    assert escape_controls("caf\udce9.csv") == r"caf\udce9.csv"
     assert escape_controls("\r\x00\x7f\u2066") == r"\r\x00\x7f\u2066"
 
 

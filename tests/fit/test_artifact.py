@@ -203,9 +203,13 @@ def test_files_are_checked_against_their_checksums(tmp_path: Path) -> None:
 
 
 def test_data_are_known_by_the_path_that_was_given_and_the_one_it_was(tmp_path: Path) -> None:
-    fitted = fitted_like(source={"path": "data.csv"})
-    assert list_data_paths(tmp_path, fitted) == [Path("data.csv")]
+    given = tmp_path / "data.csv"
+    fitted = fitted_like(source={"path": str(given)})
+    assert list_data_paths(tmp_path, fitted) == []  # nothing is there
+    given.touch()
+    assert list_data_paths(tmp_path, fitted) == [given]
+    assert list_data_paths(tmp_path, fitted_like(source={"path": str(tmp_path)})) == []
     (tmp_path / IDENTITY_FILE).write_text('{"path": "/home/data.csv"}')
-    assert list_data_paths(tmp_path, fitted) == [Path("data.csv"), Path("/home/data.csv")]
+    assert list_data_paths(tmp_path, fitted) == [given, Path("/home/data.csv")]
     (tmp_path / IDENTITY_FILE).write_text('{"path": 5}')
     assert list_data_paths(tmp_path, fitted_like()) == []

@@ -17,7 +17,7 @@ from l2i.config.serialization import from_dict
 from l2i.errors import DamagedFile, InputError
 from l2i.files.digest import hash_content, hash_file
 from l2i.files.output import PARTIAL_SUFFIX, write_atomic
-from l2i.files.safety import check_regular_file, check_tree
+from l2i.files.safety import check_regular_file, check_tree, is_file
 from l2i.fit.readers.parquet import read_parquet
 from l2i.training.run_dir import FIT_FILE, LOCK_FILE
 
@@ -223,11 +223,12 @@ def _translate_damage(folder: Path) -> Iterator[None]:
 
 
 def list_data_paths(folder: Path, fitted: FitArtifact) -> list[Path]:
-    """Return where the data of a fit lay when it was fitted."""
-    path = fitted.source.get("path")
-    with suppress(*DAMAGE):  # which is as it was given, perhaps in another folder
-        path = json.loads((folder / IDENTITY_FILE).read_text(encoding="utf-8"))["path"]
-    return [Path(path)] if isinstance(path, str) else []
+    """Return where the data of a fit lay, and a file of the name that was given for them."""
+    paths = [path for path in [fitted.source.get("path")] if isinstance(path, str)]
+    paths = [path for path in paths if is_file(Path(path).expanduser())]  # '.' is another now
+    with suppress(*DAMAGE):
+        paths.append(json.loads((folder / IDENTITY_FILE).read_text(encoding="utf-8"))["path"])
+    return [Path(path).expanduser() for path in paths if isinstance(path, str)]
 
 
 def read_checked(folder: Path, fitted: FitArtifact, name: str) -> bytes:

@@ -13,6 +13,7 @@ from fits import flowers, photos, probabilities, refused, works
 from scipy.special import softmax
 
 from l2i.fit.artifact import read_fit
+from sealing import seal
 from tiny_encoder import reviews, tiny_encoder
 
 ROWS, LABELS, BLANK = 120, 50, 70  # of films.csv: rows, labelled ones, and the one without a text
@@ -181,12 +182,20 @@ def test_a_fit_without_its_tokenizer_is_refused_where_that_is_needed(
 ) -> None:
     shutil.copytree(fitted / "runs/films", tmp_path / "run")
     (tmp_path / "new.csv").write_text("review,x\ngreat,1\n")
+    predict = ("predict", "run", "new.csv")
     (tmp_path / "run/encoder/tokenizer.json").unlink()
-    assert "run/encoder has no tokenizer" in refused("predict", "run", "new.csv", cwd=tmp_path)
+    line = refused(*predict, cwd=tmp_path, code=1)
+    assert "run/encoder/tokenizer.json is missing or cannot be read; restore it" in line
+    seal(tmp_path / "run")
+    assert "run/encoder has no tokenizer" in refused(*predict, cwd=tmp_path)
     (tmp_path / "run/encoder/config.json").write_text("nothing")
-    assert "run/encoder cannot be read" in refused("predict", "run", "new.csv", cwd=tmp_path)
+    line = refused(*predict, cwd=tmp_path, code=1)
+    assert "run/encoder/config.json is damaged or another file" in line
+    seal(tmp_path / "run")
+    assert "run/encoder cannot be read" in refused(*predict, cwd=tmp_path)
     shutil.rmtree(tmp_path / "run/encoder")
-    line = refused("predict", "run", "new.csv", cwd=tmp_path)
+    seal(tmp_path / "run")
+    line = refused(*predict, cwd=tmp_path)
     assert (
         "run/encoder is missing or damaged; restore it, or fit again with a different --out" in line
     )

@@ -125,7 +125,7 @@ def test_candidates_and_folders_may_be_missing(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, rows, fitted_for(rows, previews=(), notes=(), choices=()))
     for name in ("metrics.jsonl", "config.json", "result.json"):
         (folder / "l2i" / name).unlink()
-    text = Page(write_report(folder)).text
+    text = Page(write_report(seal(folder))).text
     assert "No metrics were logged for fixmatch + L2I." in text
     assert "has no config.json" in text
     assert "No samples were saved" in text

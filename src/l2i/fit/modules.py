@@ -47,7 +47,8 @@ ExportableInputs = TablePreprocessor | ImagePreprocessor
 def load_network(folder: Path, fitted: FitArtifact) -> nn.Module:
     """Load the averaged model of the chosen candidate, in evaluation mode, float32, on the CPU."""
     name = fitted.selected_name
-    check_files(folder, fitted, [f"{name}/config.json"])
+    encoder_files = [path for path in fitted.files if path.startswith(f"{ENCODER_DIR}/")]
+    check_files(folder, fitted, [f"{name}/config.json", *encoder_files])
     run = read_run(folder / name)
     validate(run)  # the folder may be untrusted
     tensors = _load_teacher(folder, fitted, run)
@@ -105,8 +106,6 @@ def encode_inputs(
         pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
         return pixels.apply(torch.from_numpy(inputs.to_grey_levels(raw_inputs)))
     if isinstance(inputs, TextPreprocessor) and folder is not None:
-        saved = (name for name in fitted.files if name.startswith(f"{ENCODER_DIR}/"))
-        check_files(folder, fitted, saved)
         inputs = inputs.with_saved_encoder(folder)
     return torch.from_numpy(inputs(raw_inputs))
 

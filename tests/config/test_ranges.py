@@ -132,6 +132,8 @@ def test_a_step_below_one_half_is_lost_in_bf16(xi: float, lost: bool) -> None:
 def test_what_only_an_outer_step_needs_is_not_asked_without_one() -> None:
     wrong = {"paper": {"inner_steps": 3, "eta_schedule": "rate"}, "outer_batch_size": 10**6}
     validate(replace(Run(), l2i={"update": "off", **wrong}))
+    with pytest.raises(InputError):
+        validate(replace(Run(), l2i=wrong))
 
 
 def test_defaults_are_those_of_the_documentation() -> None:

@@ -189,7 +189,10 @@ def test_neither_fits_nor_runs_are_made_inside_others(out: str, place: Path) -> 
 
 def test_a_report_may_be_named_where_it_is_anyway(place: Path) -> None:
     works("report", "run", cwd=place)
+    page = (place / "run/report.html").read_bytes()
+    (place / "run/report.html").unlink()
     works("report", "run", "--out", "run/report.html", cwd=place)
+    assert (place / "run/report.html").read_bytes() == page
 
 
 def test_formulas_in_ids_are_warned_of_and_escaped_on_request(tmp_path: Path) -> None:
@@ -254,7 +257,9 @@ def test_a_fit_of_the_folder_it_was_in_says_nothing_about_other_folders(tmp_path
     quick = ("--device", "cpu", "--steps", "2", "--model.width", "2", "--no-baselines")
     works("fit", "i.npz", *quick, "--out", "../run", cwd=tmp_path / "data")
     (tmp_path / "i.npz").mkdir()
-    works("impute", "run", "--out", "i.npz/labels.csv", cwd=tmp_path)
+    for _ in range(2):  # the second time there is a file, and it is ours
+        works("impute", "run", "--out", "i.npz/labels.csv", cwd=tmp_path)
+    assert len(pd.read_csv(tmp_path / "i.npz" / "labels.csv")) == 40
 
 
 def test_a_missing_file_of_a_run_is_not_shown_as_nothing(place: Path) -> None:

@@ -13,25 +13,31 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from benchmarks.arguments import make_parser
 
 from l2i import recipes
-from l2i.experiments.formatting import format_mean_stderr, render_markdown
-from l2i.training.evaluation import compute_final_metric, extract_curve
+from l2i.experiments.formatting import format_values, render_markdown
+from l2i.training.evaluation import NUM_FINAL_EVALS, compute_final_metric, extract_curve
 from l2i.training.metrics import parse_metrics
 
 RUN_FILE = re.compile(r"(.+)-seed(\d+)\.jsonl?")
 
 
 def compute_metric(path: Path) -> float:
-    """Return the final metric of a run from its evaluations, by the rule of its recipe."""
+    """Return the final metric of a run from its evaluations, by the rule of its recipe.
+
+    The median is that of the last 20, wherever they lie.
+    """
     name = RUN_FILE.fullmatch(path.name)
     assert name is not None
     run = recipes.get(f"{path.parent.name}/{name[1]}")
     rows = parse_metrics(path.read_bytes())
     steps = int(rows[-1]["step"] or 0)
     test, validation = (extract_curve(rows, part) for part in ("test", "validation"))
+    if run.report == "median":
+        return median(test[step] for step in sorted(test)[-NUM_FINAL_EVALS:])
     return compute_final_metric(test, validation, steps, run.report)
 
 
@@ -81,9 +87,9 @@ def run_command(arguments: Sequence[str]) -> int:
                 [
                     f"{table.name}/{cell}" if len(metrics_by_folder) > 1 else cell,
                     *(f"{by_seed[s]:.{decimals}f}" if s in by_seed else "" for s in shown_seeds),
-                    format_mean_stderr(by_seed.values(), decimals),
+                    format_values(by_seed.values(), decimals),
                     *(f"{paired[s]:+.{decimals}f}" if s in paired else "" for s in shown_seeds),
-                    format_mean_stderr(paired.values(), decimals, "+") if paired else "",
+                    format_values(paired.values(), decimals, "+") if paired else "",
                     str(len(by_seed)),
                 ]
             )

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.arguments import make_parser
 
-from l2i.experiments.formatting import format_mean_stderr, render_markdown
+from l2i.experiments.formatting import format_values, render_markdown
 
 Trial = dict[str, Any]
 Rows = list[Sequence[str]]
@@ -79,9 +79,9 @@ def build_summary(trials: list[Trial], baseline: str | None) -> Rows:
             rows.append((setting, text, *([] if baseline is None else [""]), str(len(group))))
             continue
         differences = [trial["metric"] - reference[trial["seed"]] for trial in group if reference]
-        gain = format_mean_stderr(differences, sign="+") if differences else ""
+        gain = format_values(differences, sign="+") if differences else ""
         cells = [] if baseline is None else ["" if setting == baseline else gain]
-        rows.append((setting, format_mean_stderr(metrics), *cells, str(len(group))))
+        rows.append((setting, format_values(metrics), *cells, str(len(group))))
     return rows
 
 

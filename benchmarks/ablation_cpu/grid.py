@@ -77,8 +77,13 @@ REMOVED: dict[str, Any] | None = (
 
 
 def look_ahead(eta: float, **paper: Any) -> dict[str, Any]:
-    """Return the fields of L2I for a real inner step."""
+    """Return the fields of L2I for an inner step on C^U."""
     return {"paper": {"eta": eta, **paper}}
+
+
+def look_ahead_supervised(eta: float) -> dict[str, Any]:
+    """Return the fields of L2I for an inner step on C^T + C^U, as in the paper's text."""
+    return {"paper": {"supervised_eta": eta, "inner_supervised": True}}
 
 
 SETTING_GROUPS: dict[str, dict[str, dict[str, Any] | None]] = {
@@ -102,7 +107,7 @@ SETTING_GROUPS: dict[str, dict[str, dict[str, Any] | None]] = {
     },
     "inner step": {
         **{f"η {eta:g}": look_ahead(eta) for eta in (0.01, 1.0, 100.0)},
-        "η 1 with C^T": look_ahead(1.0, inner_supervised=True),
+        "η 1 with C^T": look_ahead_supervised(1.0),
         "η 1, all parameters": REMOVED,
         "exact": {"hypergradient": "exact"},
         "exact, K = 2, η 1": {"hypergradient": "exact", **look_ahead(1.0, inner_steps=2)},
@@ -123,7 +128,7 @@ SETTING_GROUPS: dict[str, dict[str, dict[str, Any] | None]] = {
     },
     "paper update, inner cost C^T + C^U": {
         **{
-            f"η {eta:g}": {"update": "paper", **look_ahead(eta, inner_supervised=True)}
+            f"η {eta:g}": {"update": "paper", **look_ahead_supervised(eta)}
             for eta in (0.01, 1.0, 100.0)
         },
         **{f"η 1, own optimizer, lr × {fraction:g}": REMOVED for fraction in (1.0, 0.1, 0.01)},

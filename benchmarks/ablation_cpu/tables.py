@@ -28,7 +28,7 @@ from benchmarks.ablation_cpu.results import (
 from benchmarks.ablation_cpu.runner import find_nearest_step
 from benchmarks.ablation_cpu.store import Record
 
-from l2i.experiments.formatting import format_mean_stderr, print_rows, render_markdown
+from l2i.experiments.formatting import format_values, print_rows, render_markdown
 from l2i.experiments.plots import format_mean_change
 from l2i.files.terminal import print_lines
 
@@ -108,8 +108,7 @@ def format_slowdown(slowdown: float | None) -> str:
 def format_metrics(metrics: SeedMetrics, digits: int) -> str:
     """Format the mean, and how many runs diverged."""
     return append_diverged(
-        metrics,
-        format_mean_stderr(drop_diverged(metrics), digits) if drop_diverged(metrics) else "",
+        metrics, format_values(drop_diverged(metrics), digits) if drop_diverged(metrics) else ""
     )
 
 
@@ -117,7 +116,7 @@ def format_gain(ours: SeedMetrics, theirs: SeedMetrics, digits: int) -> str:
     """Format the paired difference, and the number of pairs if some runs diverged."""
     paired = compute_differences(ours, theirs)
     pair_note = f" ({len(paired)} pair{'s' * (len(paired) > 1)})" if len(paired) < len(ours) else ""
-    return format_mean_stderr(paired, digits, sign="+") + pair_note if paired else MISSING_VALUE
+    return format_values(paired, digits, sign="+") + pair_note if paired else MISSING_VALUE
 
 
 def format_ranges(numbers: list[int]) -> str:
@@ -206,7 +205,7 @@ def format_setting_change(
     if name == BASELINE_SETTING:
         return f"{format_metrics(base, result.digits)} ({format_seed_count(len(base))})"
     percents = compute_percent_changes(ours, base, base)
-    cell = format_mean_stderr(percents, 1, sign="+") if percents else ""
+    cell = format_values(percents, 1, sign="+") if percents else ""
     seed_note = f" ({format_seed_count(len(ours))})" if len(ours) != len(base) else ""
     return (append_diverged(ours, cell) or MISSING_VALUE) + seed_note
 

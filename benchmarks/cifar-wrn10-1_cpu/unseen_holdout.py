@@ -27,7 +27,7 @@ from benchmarks.arguments import make_parser
 from l2i import Trainer, replace
 from l2i.config import Run
 from l2i.data.samples import Splits
-from l2i.experiments.formatting import format_mean_stderr, render_markdown
+from l2i.experiments.formatting import format_values, render_markdown
 from l2i.training.checkpoint import load_latest_checkpoint
 from l2i.training.diagnostics import measure_outer_update
 from l2i.training.run_dir import read_run
@@ -71,7 +71,7 @@ def render_table(path: Path) -> str:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     rows = [["hold-out", "update through", *(f"change of {cost} (%)" for cost in COSTS)]]
     for line in lines:
-        changes = [format_mean_stderr(line[cost], decimals=3, sign="+") for cost in COSTS]
+        changes = [format_values(line[cost], decimals=3, sign="+") for cost in COSTS]
         rows.append([HOLDOUTS[line["holdout"]], PATHS[line["through"]], *changes])
     return render_markdown(rows, code=False)
 
@@ -98,7 +98,7 @@ def run_command(arguments: Sequence[str]) -> int:
         held_out = splits if holdout == "labeled" else hold_out_unseen(splits)
         changes = measure_changes(options.folder, replace(run, l2i=rule), held_out, options.probes)
         text = ", ".join(
-            f"{cost} {format_mean_stderr(values, decimals=3)} %" for cost, values in changes.items()
+            f"{cost} {format_values(values, decimals=3)} %" for cost, values in changes.items()
         )
         print(f"{run.name}, hold-out {holdout}, through {through}: {text}", flush=True)
         if options.save_results is not None:

@@ -33,7 +33,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
 from l2i import L2IClassifier, L2IRegressor
-from l2i.experiments.formatting import format_mean_stderr, render_markdown
+from l2i.experiments.formatting import format_values, render_markdown
 from l2i.training.run_dir import collect_versions, describe_hardware
 
 RESULTS = Path(__file__).parent / "results.jsonl"
@@ -155,7 +155,7 @@ def render_table(path: Path) -> str:
     def format_cell(name: str, model: str) -> str:
         found = values(name, model, "metric")
         decimals = 1 if name in LABELED_ROWS else 2
-        return format_mean_stderr(found, decimals) if found else ""
+        return format_values(found, decimals) if found else ""
 
     def format_difference(name: str, model: str) -> str:
         metrics = {
@@ -164,7 +164,7 @@ def render_table(path: Path) -> str:
         paired = [
             metric - metrics[model, seed] for (m, seed), metric in metrics.items() if m == OURS[0]
         ]
-        return format_mean_stderr(paired, 1 if name in LABELED_ROWS else 2, "+")
+        return format_values(paired, 1 if name in LABELED_ROWS else 2, "+")
 
     labels = {name: f"{count} per class" for name, count in LABELS_PER_CLASS.items()}
     labels |= {name: str(count) for name, count in LABELED_ROWS.items()}

@@ -71,7 +71,8 @@ def test_names_say_what_is_changed() -> None:
     for name, run in FITTING.items():
         assert run.l2i.preserve_step_norm == ("step norm preserved" in name)
         assert (run.l2i.ablation == "direct_gradient") == ("control" in name)
-        assert (run.l2i.paper.eta is not None) == ("η" in name)
+        assert (run.l2i.paper.inner_rate is not None) == ("η" in name)
+        assert run.l2i.paper.inner_supervised == ("C^T" in name)
 
 
 def test_a_batch_is_a_multiple_of_the_runs_own() -> None:

@@ -16,7 +16,7 @@ from benchmarks.ablation_cpu.grid import (
 )
 from PIL import Image
 
-from l2i.experiments.formatting import format_mean_stderr
+from l2i.experiments.formatting import format_values
 
 WITHOUT = "reference: without L2I"
 ONE, THREE, ENTROPY = "constant ρ: ρ 1", "constant ρ: ρ 3", "labels and distance: cross-entropy"
@@ -171,10 +171,10 @@ def test_diverged_runs_are_counted_and_left_out(tmp_path: Path, ablation: Call) 
     assert row[2:6] == [
         "20.00 ± 5.77",
         "3 of 3 diverged",
-        "25.50 ± 7.50, 1 of 3 diverged",
+        "18.00 / 33.00, 1 of 3 diverged",
         "18.00 ± 6.08",
     ]
-    assert row[6:] == ["–", "-2.00 ± 0.58", "–", "-2.50 ± 1.50 (2 pairs)", "0–2"]
+    assert row[6:] == ["–", "-2.00 ± 0.58", "–", "-1.00 / -4.00 (2 pairs)", "0–2"]
 
 
 def test_the_choice_of_each_arm_is_shown(tmp_path: Path, ablation: Call) -> None:
@@ -186,10 +186,10 @@ def test_the_choice_of_each_arm_is_shown(tmp_path: Path, ablation: Call) -> None
     )
     rows = ablation("--from", tmp_path, "--markdown").table("tuning")
     assert [row[1:] for row in rows[1:]] == [
-        ["baseline", "× 1", "× 1", "7.00 ± 0.00", "5 × 2"],
-        ["baseline, equal time", "× 0.5", "× 1", "7.00 ± 0.00", "5 × 2"],
-        ["control", "× 2", "× 1", "7.00 ± 0.00", "5 × 2"],
-        ["L2I", "× 1", "× 3", "7.00 ± 0.00", "5 × 2"],
+        ["baseline", "× 1", "× 1", "7.00 / 7.00", "5 × 2"],
+        ["baseline, equal time", "× 0.5", "× 1", "7.00 / 7.00", "5 × 2"],
+        ["control", "× 2", "× 1", "7.00 / 7.00", "5 × 2"],
+        ["L2I", "× 1", "× 3", "7.00 / 7.00", "5 × 2"],
     ]
 
 
@@ -233,17 +233,17 @@ def test_only_the_first_run_of_each_trial_counts(tmp_path: Path, ablation: Call)
     later = [{**line, "seed": 7, "validation": 0.0} for line in tuned()]
     write(tmp_path, "digits-fixmatch", [*tuned(), *again, *others, *later])
     rows = ablation("--from", tmp_path, "--markdown").table("tuning")
-    assert [row[2:] for row in rows[1:]] == [["× 1", "× 0.3", "1.30 ± 0.00", "5 × 2"]] * len(ARMS)
+    assert [row[2:] for row in rows[1:]] == [["× 1", "× 0.3", "1.30 / 1.30", "5 × 2"]] * len(ARMS)
 
 
 def test_settings_are_set_against_the_run_without_l2i(folder: Path, ablation: Call) -> None:
     said = ablation("--from", folder, "--markdown")
     assert said.table("settings") == [
         ["reference", "digits-fixmatch", "friedman-mean-teacher"],
-        ["without L2I", "15.00 ± 5.00 (2 seeds)", "0.500 (1 seed)"],
+        ["without L2I", "10.00 / 20.00 (2 seeds)", "0.500 (1 seed)"],
     ]
-    ours = format_mean_stderr([100 * (9 - 10) / 15, 100 * (21.5 - 20) / 15], 1, "+")
-    assert ours == "+1.7 ± 8.3"
+    ours = format_values([100 * (9 - 10) / 15, 100 * (21.5 - 20) / 15], 1, "+")
+    assert ours == "-6.7 / +10.0"
     assert said.table("settings", 1) == [
         ["constant ρ", "digits-fixmatch", "friedman-mean-teacher"],
         ["ρ 1", ours, "+10.0"],

@@ -159,6 +159,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
         "every": 1,
         "outer_batch_size": 0,
         "head": None,
+        "one_forward": False,
         "preserve_step_norm": False,
         "ablation": "none",
         "paper": {
@@ -167,6 +168,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
             "label_lr": 1.0,
             "inner_steps": 1,
             "inner_supervised": False,
+            "supervised_eta": None,
         },
     }
     run = Run()

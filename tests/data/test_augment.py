@@ -12,6 +12,7 @@ from l2i.data.transforms.image import (
     flip,
     shift,
 )
+from l2i.data.transforms.randaugment import apply_randaugment
 from l2i.errors import InputError
 
 
@@ -141,6 +142,15 @@ def test_cutout_comes_after_randaugment() -> None:
     assert int((view == 21).all(dim=1).sum(dim=(1, 2)).min()) >= 16  # cut by a corner
 
 
+def test_randaugment_draws_from_the_ranges_asked_for() -> None:
+    levels = torch.randint(256, (40, 3, 16, 16)).float()
+    default = Augment(randaugment=2)(levels, generator())[0]
+    assert torch.equal(default, apply_randaugment(levels, 2, generator(), fill=0, ranges="paper"))
+    view = Augment(randaugment=2, randaugment_ranges="code")(levels, generator())[0]
+    assert torch.equal(view, apply_randaugment(levels, 2, generator(), fill=0, ranges="code"))
+    assert not torch.equal(view, default)
+
+
 TABLE = ColumnLayout(
     torch.tensor([0, 1, 1, 1, 2]), torch.tensor([True, False, False, False, True]), 3
 )
@@ -263,6 +273,7 @@ def test_a_view_is_unchanged_by_default() -> None:
         "padding": "constant",
         "flip": False,
         "randaugment": 0,
+        "randaugment_ranges": "paper",
         "corrupt": 0.0,
         "noise": 0.0,
         "cutout": 0,

@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,15 +11,18 @@ from sklearn.datasets import load_sample_images
 from l2i.data.transforms.randaugment import (
     MAGNITUDE_RANGES,
     OPS,
+    Ranges,
     apply_layers,
     apply_op,
     apply_randaugment,
+    make_levels,
     sample_ops,
 )
 from l2i.errors import InputError
 
 SIZES = [(32, 32), (28, 36)]
 FILL = 127
+LEVELS = list(product((1, -1), range(1, 10)))  # signs and levels of FixMatch's code
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -45,15 +50,28 @@ def patches(height: int = 32, width: int = 32, mode: str = "RGB") -> list[Image.
     ]
 
 
+def extremes() -> list[Image.Image]:
+    """Images without contrast, of the darkest and lightest levels, and of all."""
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    halves = np.where(ramp < 128, 0, 255).astype(np.uint8)
+    images = [Image.fromarray(np.full((16, 16), level, np.uint8)) for level in (0, 127, 255)]
+    return images + [Image.fromarray(grey) for grey in (ramp, halves, ramp // 2 + 40)]
+
+
+def fill_of(image: Image.Image) -> int | tuple[int, ...]:
+    return FILL if image.mode == "L" else (FILL,) * 3
+
+
+def transform(image: Image.Image, *map_: float) -> Image.Image:
+    nearest = Image.Resampling.NEAREST
+    return image.transform(
+        image.size, Image.Transform.AFFINE, map_, nearest, fillcolor=fill_of(image)
+    )
+
+
 def pillow(image: Image.Image, op: str, magnitude: float) -> Image.Image:
     """The operation as FixMatch's reference code calls it, except for the fill colour."""
-    fill = FILL if image.mode == "L" else (FILL,) * 3
-
-    def affine(*map_: float) -> Image.Image:
-        return image.transform(
-            image.size, Image.Transform.AFFINE, map_, Image.Resampling.NEAREST, fillcolor=fill
-        )
-
+    affine = partial(transform, image)
     calls = {
         "autocontrast": partial(ImageOps.autocontrast, image),
         "brightness": lambda: ImageEnhance.Brightness(image).enhance(magnitude),
@@ -62,13 +80,36 @@ def pillow(image: Image.Image, op: str, magnitude: float) -> Image.Image:
         "equalize": partial(ImageOps.equalize, image),
         "identity": image.copy,
         "posterize": lambda: ImageOps.posterize(image, int(magnitude)),
-        "rotate": lambda: image.rotate(magnitude, fillcolor=fill),
+        "rotate": lambda: image.rotate(magnitude, fillcolor=fill_of(image)),
         "sharpness": lambda: ImageEnhance.Sharpness(image).enhance(magnitude),
         "shear_x": lambda: affine(1, magnitude, 0, 0, 1, 0),
         "shear_y": lambda: affine(1, 0, 0, magnitude, 1, 0),
         "solarize": lambda: ImageOps.solarize(image, magnitude * 256),  # type: ignore[arg-type]
         "translate_x": lambda: affine(1, 0, magnitude * image.width, 0, 1, 0),
         "translate_y": lambda: affine(1, 0, 0, 0, 1, magnitude * image.height),
+    }
+    return calls[op]()
+
+
+def fixmatch(image: Image.Image, op: str, sign: int, level: int) -> Image.Image:
+    """The operation at a level of FixMatch's code, except for the fill colour."""
+    factor = float(level) * 1.8 / 10 + 0.1
+    pixels, shear = sign * int(level * 10 / 10), sign * (float(level) * 0.3 / 10)
+    calls = {
+        "autocontrast": partial(ImageOps.autocontrast, image),
+        "brightness": lambda: ImageEnhance.Brightness(image).enhance(factor),
+        "color": lambda: ImageEnhance.Color(image).enhance(factor),
+        "contrast": lambda: ImageEnhance.Contrast(image).enhance(factor),
+        "equalize": partial(ImageOps.equalize, image),
+        "identity": image.copy,
+        "posterize": lambda: ImageOps.posterize(image, 4 - int(level * 4 / 10)),
+        "rotate": lambda: image.rotate(sign * int(level * 30 / 10), fillcolor=fill_of(image)),
+        "sharpness": lambda: ImageEnhance.Sharpness(image).enhance(factor),
+        "shear_x": lambda: transform(image, 1, shear, 0, 0, 1, 0),
+        "shear_y": lambda: transform(image, 1, 0, 0, shear, 1, 0),
+        "solarize": lambda: ImageOps.solarize(image, 256 - int(level * 256 / 10)),
+        "translate_x": lambda: transform(image, 1, 0, pixels, 0, 1, 0),
+        "translate_y": lambda: transform(image, 1, 0, 0, 0, 1, pixels),
     }
     return calls[op]()
 
@@ -102,13 +143,33 @@ def test_every_operation_equals_pillows_pixel_by_pixel(
 
 @pytest.mark.parametrize("op", OPS)
 def test_images_without_contrast_and_of_extremes_equal_pillows_too(op: str) -> None:
-    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    halves = np.where(ramp < 128, 0, 255).astype(np.uint8)
-    images = [Image.fromarray(np.full((16, 16), level, np.uint8)) for level in (0, 127, 255)]
-    images += [Image.fromarray(grey) for grey in (ramp, halves, ramp // 2 + 40)]
+    images = extremes()
     for magnitude in magnitudes(op):
         expected = to_tensor([pillow(image, op, magnitude) for image in images])
         assert torch.equal(apply_to_all(to_tensor(images), op, magnitude), expected), magnitude
+
+
+@pytest.mark.parametrize(
+    "images",
+    [partial(patches, *size, mode) for size in SIZES for mode in ("RGB", "L")] + [extremes],
+)
+@pytest.mark.parametrize("op", OPS)
+def test_every_level_of_every_operation_equals_fixmatchs_codes(
+    op: str, images: Callable[[], list[Image.Image]]
+) -> None:
+    x = to_tensor(images())
+    drawn = make_levels(*x.shape[2:], x.device)[OPS.index(op)].tolist()
+    for (sign, level), magnitude in zip(LEVELS, drawn, strict=True):
+        expected = to_tensor([fixmatch(image, op, sign, level) for image in images()])
+        assert torch.equal(apply_to_all(x, op, magnitude), expected), (sign, level)
+
+
+def test_views_of_the_codes_ranges_are_all_that_fixmatchs_code_can_make() -> None:
+    image = patches(28, 36)[5]
+    x = to_tensor([image]).expand(5000, -1, -1, -1)
+    view = apply_randaugment(x, 1, generator(), probability=1.0, fill=FILL, ranges="code")
+    possible = [fixmatch(image, op, *level) for op, level in product(OPS, LEVELS)]
+    assert torch.equal(view.unique(dim=0), to_tensor(possible).unique(dim=0))
 
 
 @pytest.mark.parametrize(
@@ -228,6 +289,22 @@ def test_magnitudes_spread_evenly_over_the_range() -> None:
     assert int(bits[4:].min()) > 320 and int(bits.max()) < 480
 
 
+def test_every_operation_has_each_level_and_sign_equally_often() -> None:
+    index = torch.arange(len(LEVELS)).expand(len(OPS), -1)
+    op, drawn = sample_ops((400 * index.numel(),), generator(), 0.5, index)
+    counts = torch.bincount(op * len(LEVELS) + drawn, minlength=index.numel()).view_as(index)
+    counts = counts[torch.arange(len(OPS)) != OPS.index("identity")]
+    assert int(counts.min()) > 140 and int(counts.max()) < 260
+
+
+def test_the_ranges_change_magnitudes_alone() -> None:
+    """Operations, and what is drawn next, are the same."""
+    first, second = generator(), generator()
+    op, _ = sample_ops((2, 100), first, 0.5)
+    again, _ = sample_ops((2, 100), second, 0.5, make_levels(32, 32, torch.device("cpu")))
+    assert torch.equal(op, again) and torch.equal(first.get_state(), second.get_state())
+
+
 def test_others_than_grey_or_rgb_images_are_refused() -> None:
     for shape in ((4, 2, 8, 8), (4, 7)):
         with pytest.raises(InputError, match="1 or 3"):
@@ -235,16 +312,18 @@ def test_others_than_grey_or_rgb_images_are_refused() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("ranges", ["paper", "code"])
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-def test_a_gpu_gives_the_cpus_pixels_without_being_waited_for() -> None:
+def test_a_gpu_gives_the_cpus_pixels_without_being_waited_for(ranges: Ranges) -> None:
     x, cuda = to_tensor(patches()), torch.device("cuda")
     given, random = x.to(cuda), torch.Generator(cuda).manual_seed(0)
-    apply_randaugment(given, 2, random)  # records
+    apply_randaugment(given, 2, random, ranges=ranges)  # records
     state = random.get_state()
     torch.cuda.set_sync_debug_mode("error")
-    views = [apply_randaugment(given, 2, random) for _ in range(3)]
+    views = [apply_randaugment(given, 2, random, ranges=ranges) for _ in range(3)]
     torch.cuda.set_sync_debug_mode("default")
     random.set_state(state)
+    levels = make_levels(*x.shape[2:], cuda) if ranges == "code" else None
     for view in views:
-        op, magnitude = sample_ops((2, len(x)), random, probability=0.5)
+        op, magnitude = sample_ops((2, len(x)), random, 0.5, levels)
         assert torch.equal(view.cpu(), apply_layers(x, op.cpu(), magnitude.cpu(), FILL))

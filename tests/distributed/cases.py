@@ -43,8 +43,11 @@ OUTER: dict[str, dict[str, object]] = {
     "L-last": LAST | LEARNED,
     "L-last-paper": LAST | LEARNED | PAPER,
     "turned": LAST | {"rho": 1.0, "preserve_step_norm": True},
-    "control": {"ablation": "direct_gradient", "rho": 1.0},
-    "supervised-inner": EXACT | PAPER | {"paper": ETA | {"inner_supervised": True}},
+    "direct": {"ablation": "direct_gradient", "rho": 1.0},
+    "zero-paper": PAPER | {"ablation": "zero_gradient"},
+    "shuffled": LAST | {"ablation": "shuffled_labels"},
+    "supervised-inner": EXACT
+    | {"update": "paper", "paper": {"supervised_eta": 0.1, "inner_supervised": True}},
 }
 
 
@@ -71,9 +74,11 @@ def cases() -> dict[str, Run]:
         actual[f"normed-{name}"] = replace(
             actual[f"fixmatch-{name}"], model={"name": "conv", "width": 4}
         )
-    for name in ("uda-base", "normed-O-last"):
-        actual[f"{name}-one-forward"] = replace(actual[name], method={"one_forward": True})
     actual["normed-teacher"] = replace(actual["mean-teacher-O"], model={"name": "conv", "width": 4})
+    for name in ("uda-base", "normed-O-last", "normed-teacher"):
+        actual[f"{name}-one-forward"] = replace(actual[name], method={"one_forward": True})
+    for name in ("normed-teacher-one-forward", "normed-O-last-one-forward"):
+        actual[f"{name}-for-both"] = replace(actual[name], l2i={"one_forward": True})
     actual["normed-settled"] = replace(actual["normed-teacher"], optim={"ema_bn": "recompute"})
     weak = Augment(shift=2, flip=True)
     actual["tracked"] = digits("mean-teacher", **OUTER["base"])

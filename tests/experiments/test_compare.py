@@ -8,7 +8,7 @@ import torch
 from formats import write_faces
 from l2i import InputError, Trainer, recipes, replace
 from l2i.experiments.compare import compare, plan_runs
-from l2i.experiments.formatting import columns_to_rows, format_mean_stderr, render_markdown
+from l2i.experiments.formatting import columns_to_rows, format_values, render_markdown
 from l2i.experiments.options import CompareOptions, DataLocation
 from l2i.experiments.results import ComparisonRow, build_rows
 from l2i.experiments.table import (
@@ -17,17 +17,16 @@ from l2i.experiments.table import (
     describe_plan,
     report_comparison,
 )
-from l2i.recipes.table import Cell
 from l2i.training.run_dir import Result
 
 
 def test_a_mean_comes_with_its_standard_error() -> None:
-    assert format_mean_stderr([1.0, 2.0, 6.0]) == "3.00 ± 1.53"
-    assert format_mean_stderr([-1.0, 2.0], decimals=1, sign="+") == "+0.5 ± 1.5"
+    assert format_values([1.0, 2.0, 6.0]) == "3.00 ± 1.53"
+    assert format_values([-1.0, 2.0, 2.0], decimals=1, sign="+") == "+1.0 ± 1.0"
 
 
 def test_one_value_has_no_error() -> None:
-    assert format_mean_stderr([4.25], decimals=1) == "4.2"
+    assert format_values([4.25], decimals=1) == "4.2"
 
 
 @pytest.fixture
@@ -155,7 +154,7 @@ def results(name: str, metrics: dict[int, float]) -> list[Result]:
 def test_a_gain_is_ours_less_the_baselines_seed_by_seed() -> None:
     base = ComparisonRow("base", results("base", {0: 10.0, 1: 20.0, 3: 99.0}))
     ours = ComparisonRow("ours", results("ours", {2: 50.0, 1: 16.0, 0: 8.0}))
-    assert ours.format_gain(base) == "-3.00 ± 1.00"
+    assert ours.format_gain(base) == "-2.00 / -4.00"  # two are printed as they are, by seed
     assert ours.format_gain(None) == ""
     assert ours.format_gain(ComparisonRow("other", results("other", {7: 1.0}))) == ""
 
@@ -167,48 +166,46 @@ def test_errors_in_units_are_told_to_three_digits() -> None:
             "friedman/sl-60", [dataclasses.replace(result, metric_name="RMSE") for result in actual]
         )
 
-    assert line(0.651, 0.663).format_gain(line(0.650, 0.660)) == "+0.002 ± 0.001"
-    assert build_columns([line(0.651, 0.663)], {})["RMSE"] == ["0.657 ± 0.006"]
+    ours, other = line(0.651, 0.663, 0.660), line(0.650, 0.660, 0.659)
+    assert ours.format_gain(other) == "+0.002 ± 0.001"
+    assert build_columns([ours], {})["RMSE"] == ["0.658 ± 0.004"]
 
 
-def test_l2i_and_its_ablations_are_set_against_their_control() -> None:
-    aflw = recipes.get_table("aflw")
-    control = {
-        "aflw/mean-teacher-l2i-91-control": Cell("mean-teacher", 91, "normalized", "control")
-    }
-    table = dataclasses.replace(aflw, cells=aflw.cells | control)
+def test_l2i_and_its_ablations_are_set_against_their_controls() -> None:
     metrics = {
         "mean-teacher-91": 10.0,
         "mean-teacher-l2i-91": 8.0,
         "mean-teacher-l2i-paper-91": 7.0,
+        "mean-teacher-l2i-91-zero": 10.5,
+        "mean-teacher-l2i-paper-91-zero": 9.5,
+        "mean-teacher-l2i-91-shuffled": 8.5,
+        "mean-teacher-l2i-91-direct": 9.0,
+        "mean-teacher-l2i-91-exact": 6.0,
     }
-    metrics |= {"mean-teacher-l2i-91-exact": 6.0, "mean-teacher-l2i-91-control": 9.0}
     actual = {
         f"aflw/{cell}": results(f"aflw/{cell}", {0: metric_value})
         for cell, metric_value in metrics.items()
     }
+    comparison = build_rows(recipes.get_table("aflw"), actual)
+    columns = build_docs_columns(comparison, {})
     rows = [
         line.strip("| ").split(" | ")
-        for line in render_markdown(
-            columns_to_rows(build_docs_columns(build_rows(table, actual), {}))
-        ).splitlines()
+        for line in render_markdown(columns_to_rows(columns)).splitlines()
     ]
+    controls = ["Δ zero", "Δ shuffled", "Δ direct"]
     assert rows[0] == [
-        "cell",
-        "error (%)",
-        "paper",
-        "Δ same steps",
-        "Δ control",
-        "seeds",
-        "steps",
-        "minutes per run",
+        *("cell", "error (%)", "paper", "Δ same steps", *controls),
+        *("seeds", "steps", "minutes per run"),
     ]
-    assert [row[3:5] for row in rows[2:]] == [
-        ["", ""],
-        ["-2.00", "-1.00"],
-        ["-3.00", ""],  # by another rule than the control's
-        ["-4.00", "-3.00"],
-        ["-1.00", ""],
+    assert [row[3:7] for row in rows[2:]] == [
+        ["", "", "", ""],
+        ["-2.00", "-2.50", "-0.50", "-1.00"],
+        ["-3.00", "-2.50", "", ""],  # the control of its own rule
+        ["+0.50", "", "", ""],
+        ["-0.50", "", "", ""],
+        ["-1.50", "", "", ""],
+        ["-1.00", "", "", ""],
+        ["-4.00", "-4.50", "-2.50", "-3.00"],
     ]
     assert rows[2][-3:] == ["1", "9", "1.5"]
 
@@ -218,6 +215,7 @@ def test_fields_of_every_run_can_be_changed() -> None:
         "optim.lr=0.01",
         "batch.labeled=16",
         "l2i.paper.inner_supervised=True",
+        "l2i.paper.supervised_eta=0.1",
         "l2i.preserve_step_norm=False",
         "optim.milestones=0.5,0.75",
         "l2i.paper.eta=None",

@@ -12,7 +12,7 @@ import pytest
 
 from formats import write_faces
 from l2i.cli import run_command
-from l2i.experiments.formatting import format_mean_stderr
+from l2i.experiments.formatting import format_values
 
 CELLS = ("sl-91", "mean-teacher-91", "mean-teacher-l2i-91")
 LINES = ("sl-91", "mean-teacher-91", "mean-teacher-91-longer", "mean-teacher-l2i-91")
@@ -141,7 +141,7 @@ def test_a_markdown_table_has_the_metrics_of_the_files(results: Path, l2i: Call)
         for line in LINES
     }
     for line, runs in actual.items():
-        assert said.rows[line][0] == format_mean_stderr(each["metric"] for each in runs)
+        assert said.rows[line][0] == format_values(each["metric"] for each in runs)
         assert said.rows[line][4] == "2"
         assert float(said.rows[line][6]) == pytest.approx(
             sum(each["seconds"] for each in runs) / 2, abs=0.051
@@ -149,7 +149,7 @@ def test_a_markdown_table_has_the_metrics_of_the_files(results: Path, l2i: Call)
     ours = [each["metric"] for each in actual["mean-teacher-l2i-91"]]
     for column, other in enumerate(("mean-teacher-91", "mean-teacher-91-longer"), start=2):
         theirs = [each["metric"] for each in actual[other]]
-        gain = format_mean_stderr((a - b for a, b in zip(ours, theirs, strict=True)), sign="+")
+        gain = format_values((a - b for a, b in zip(ours, theirs, strict=True)), sign="+")
         assert said.rows["mean-teacher-l2i-91"][column] == gain
     assert "Δ is the seed-paired difference from the baseline" in said.err
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from l2i import InputError, recipes, replace
@@ -73,7 +75,7 @@ def test_a_rampup_in_steps_is_searched_as_a_share() -> None:
     run = replace(
         recipes.get("digits/pi-model-40"),
         steps=300,
-        method=recipes.get("cifar10/pi-model-250").method,
+        method=dataclasses.replace(recipes.get("cifar10/pi-model-250").method, weight=10.0),
     )
     counted = replace(run, method={"rampup": 120})
     actual = build_search_space(counted)["method.rampup"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from l2i.cli import run_command
-from l2i.experiments.formatting import format_mean_stderr
+from l2i.experiments.formatting import format_values
 from l2i.experiments.plots import (
     choose_decimals,
     compute_cost_change,
@@ -94,7 +94,7 @@ def test_a_row_holds_what_the_runs_measured(
     for heading, cost in (("C^H", "c_h"), ("test cost", "test_cost")):
         changes = [look[f"{cost}_after"] - look[f"{cost}_before"] for run in ours for look in run]
         lower = 100 * sum(change < 0 for change in changes) / 6
-        told_change = format_mean_stderr(changes, decimals=choose_decimals(changes), sign="+")
+        told_change = format_values(changes, decimals=choose_decimals(changes), sign="+")
         assert row[f"change in {heading}"] == f"{told_change}, {lower:.0f} %"
     assert row["wrong labels (%)"] == f"{mean(run[-1]['pseudo_label_error'] for run in ours):.1f}"
     assert (
@@ -139,9 +139,10 @@ def test_a_cost_that_rises_has_a_change_above_0_and_one_that_was_not_measured_ha
 
 def test_no_digit_of_a_small_change_is_lost() -> None:
     rows: list[MetricRow] = [
-        {"step": 1, "c_h_before": 1.0, "c_h_after": 1.0 - part} for part in (0.00014, 0.00018)
+        {"step": 1, "c_h_before": 1.0, "c_h_after": 1.0 - part}
+        for part in (0.00014, 0.00016, 0.00018)
     ]
-    assert format_mean_change([rows], "c_h") == "-0.00016 ± 0.00002, 100 %"
+    assert format_mean_change([rows], "c_h") == "-0.00016 ± 0.00001, 100 %"
     assert (
         format_mean_change([[{**row, "c_h_after": 1.0} for row in rows]], "c_h")
         == "+0.0000 ± 0.0000, 0 %"

@@ -267,10 +267,16 @@ def test_uda_costs_nothing_where_all_is_known() -> None:
 
 DEFAULTS: dict[str, dict[str, object]] = {
     "supervised": {},
-    "pseudo-label": {"threshold": 0.95},
-    "pi-model": {},
-    "mean-teacher": {},
-    "vat": {"student_view": "weak", "epsilon": 6.0, "xi": 1e-3, "entropy": 0.0},
+    "pseudo-label": {"threshold": 0.95, "one_forward": False},
+    "pi-model": {"one_forward": False},
+    "mean-teacher": {"one_forward": False},
+    "vat": {
+        "student_view": "weak",
+        "epsilon": 6.0,
+        "xi": 1e-3,
+        "entropy": 0.0,
+        "one_forward": False,
+    },
     "mixup": {"student_view": "weak", "alpha": 0.5},
     "mixmatch": {"weight": 75.0, "temperature": 0.5, "alpha": 0.75, "one_forward": False},
     "fixmatch": {"student_view": "strong", "threshold": 0.95, "one_forward": False},

@@ -1,4 +1,4 @@
-"""FixMatch, UDA and MixMatch with all samples in one forward, against plain float64 versions."""
+"""Methods with all samples in one forward, against plain float64 versions."""
 
 import copy
 import dataclasses
@@ -16,7 +16,7 @@ from l2i.methods import METHODS
 from l2i.methods.fixmatch import FixMatch
 from l2i.registry import load_registered
 from l2i.tasks import Task
-from l2i.training.step import ConcatForward, compute_costs
+from l2i.training.step import JointBatch, compute_costs
 from problems import FLOAT64, ToyProblem, network, problem
 
 
@@ -43,7 +43,7 @@ def test_the_costs_are_those_of_one_pass_through_batchnorm() -> None:
     c_u = (F.cross_entropy(strong, label, reduction="none") * mask).mean()
     net = lookahead(p.model, p.params)
     costs = compute_costs(p.method, p.task, net, net, p.batch)
-    assert costs.one_forward
+    assert costs.joint_batch is not None and len(costs.joint_batch.x) == len(f)
     torch.testing.assert_close((costs.c_t, costs.c_u), (c_t, c_u), rtol=1e-12, atol=0)
     wanted = torch.autograd.grad(c_t + c_u, list(p.params.values()))
     torch.testing.assert_close(gradients(p), list(wanted), rtol=1e-9, atol=1e-12)
@@ -54,7 +54,9 @@ def test_the_costs_are_those_of_one_pass_through_batchnorm() -> None:
 
 
 @pytest.mark.parametrize("one_forward", [False, True])
-def test_an_extra_cost_is_part_of_c_t_however_samples_are_passed(one_forward: bool) -> None:
+def test_an_extra_cost_is_part_of_c_t_and_takes_rows_of_the_joint_forward(
+    one_forward: bool,
+) -> None:
     class WithExtraCost(FixMatch):
         def extra_cost(self, task: Task, net: Net, batch: Batch) -> torch.Tensor:
             return 100 * net(batch.unlabeled.weak).square().mean()
@@ -65,7 +67,12 @@ def test_an_extra_cost_is_part_of_c_t_however_samples_are_passed(one_forward: bo
         compute_costs(cls(one_forward=one_forward), p.task, net, net, p.batch)
         for cls in (FixMatch, WithExtraCost)
     )
-    extra = 100 * net(p.batch.unlabeled.weak).square().mean()
+    u = p.batch.unlabeled
+    weak = net(u.weak)
+    if one_forward:
+        first = len(p.batch.labeled.x)
+        weak = net(torch.cat([p.batch.labeled.x, u.weak, u.strong]))[first:][: len(u.weak)]
+    extra = 100 * weak.square().mean()
     torch.testing.assert_close(more.c_t, plain.c_t + extra, rtol=1e-12, atol=0)
 
 
@@ -82,7 +89,10 @@ def test_mixmatch_passes_its_mixed_rows_at_once_and_imputes_apart() -> None:
     torch.testing.assert_close(gradients(p), list(wanted), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["fixmatch", "uda", "mixmatch"])
+JOINING = ["fixmatch", "uda", "mixmatch", "mean-teacher", "pi-model", "pseudo-label", "vat"]
+
+
+@pytest.mark.parametrize("name", JOINING)
 def test_it_matters_where_statistics_are_shared_and_nowhere_else(name: str) -> None:
     plain = nn.Sequential(*(m for m in network() if not isinstance(m, nn.BatchNorm1d)))
     for model, same in ((network(), False), (plain, True)):
@@ -158,16 +168,16 @@ def test_l2i_steps_with_it_whether_or_not_forwards_are_shared(unlabeled: int) ->
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)
 
 
-def test_a_batch_that_is_asked_for_twice_is_passed_once() -> None:
-    sizes = []
-    net = ConcatForward(
-        lambda x: (sizes.append(len(x)), 2 * x)[1], a := torch.ones(2, 3), b := torch.zeros(4, 3), b
-    )
-    assert sizes == [6] and torch.equal(net(a), 2 * a) and torch.equal(net(b), b)
+def test_a_batch_that_is_given_twice_is_passed_once() -> None:
+    batch = JointBatch(a := torch.ones(2, 3), b := torch.zeros(4, 3), b, b[:3])
+    assert len(batch.x) == 6
+    net = batch.join(lambda x: 2 * x + len(x))
+    assert torch.equal(net(a), 2 * a + 6) and torch.equal(net(b[:3]), 2 * b[:3] + 6)
+    assert torch.equal(net(b.clone()), 2 * b + 4)  # a copy is not one of its rows
 
 
 def test_samples_of_several_shapes_are_refused() -> None:
     with pytest.raises(
         InputError, match=r"one_forward needs samples of one shape, not \[3\], \[4\]; leave it out"
     ):
-        ConcatForward(lambda x: x, torch.zeros(2, 3), torch.zeros(2, 4))
+        JointBatch(torch.zeros(2, 3), torch.zeros(2, 4))

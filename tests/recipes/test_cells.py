@@ -17,6 +17,7 @@ from l2i import Run, Trainer, recipes, replace
 from l2i.config import to_json
 from l2i.config.validate import validate
 from l2i.data.tokenization import Text
+from l2i.errors import InputError
 from l2i.recipes.protocol import resolve_protocol
 from l2i.recipes.table import PAPER_RESULTS_CSV, Table, load_paper_results
 from tiny_encoder import tiny_encoder, write_imdb
@@ -24,6 +25,7 @@ from tiny_encoder import tiny_encoder, write_imdb
 TABLES = ("aflw", "cifar10", "cifar100", "imagenet", "imdb")
 CELLS = [name for table in TABLES for name in recipes.get_table(table).cells]
 UPDATES = ("l2i", "l2i-paper")
+CONTROLS = ("-zero", "-shuffled", "-direct")
 WEIGHTS = "tiny-bert"  # folder beside the reviews
 
 
@@ -77,9 +79,7 @@ def test_every_cell_of_the_paper_has_a_name() -> None:
         for table in ("cifar10", "cifar100")
         for method, update in [("sl", ""), ("uda", ""), ("uda", "-l2i"), ("uda", "-l2i-paper")]
     }
-    ours |= {
-        f"aflw/{m}-l2i-{n}" for m in ("pseudo-label", "mean-teacher") for n in (91, 182, 455)
-    }  # control
+    ours |= {name.rpartition("-")[0] for name in CELLS if name.endswith(CONTROLS)}  # see below
     ours |= {f"imdb/{method}" for method in ("fixmatch", "mean-teacher")}
     ours |= {
         f"imdb/{method}-{update}" for method in ("fixmatch", "mean-teacher") for update in UPDATES
@@ -88,7 +88,8 @@ def test_every_cell_of_the_paper_has_a_name() -> None:
     ours |= {"cifar10/fixmatch-250", "cifar10/fixmatch-l2i-250"}  # fast
     ours |= {name.removesuffix("-short") for name in CELLS if name.endswith("-short")}  # see below
     assert names_in_the_paper() <= set(CELLS)
-    assert all(name.rpartition("-")[0] in ours for name in set(CELLS) - names_in_the_paper())
+    others = set(CELLS) - names_in_the_paper()
+    assert not [name for name in others if name.rpartition("-")[0] not in ours]
 
 
 @pytest.mark.parametrize("table", [recipes.get_table(name) for name in TABLES], ids=TABLES)
@@ -129,17 +130,33 @@ def test_cells_on_a_budget_of_ours_are_set_against_each_other_and_beside_the_pap
     assert table.get_setting_source("cifar10/fixmatch-l2i-250", "optim.lr") is None
 
 
+@pytest.mark.parametrize("name", CELLS)
+def test_every_cell_with_l2i_has_its_controls(name: str) -> None:
+    table = recipes.find_cell_table(name)
+    cell = table.cells[name]
+    if cell.update == "off" or cell.ablation or cell.budget == "fast":
+        return
+    values = {"zero": "zero_gradient", "shuffled": "shuffled_labels", "direct": "direct_gradient"}
+    for control, value in values.items():
+        other = table.find_cell(cell._replace(ablation=control))
+        assert other is not None and other.replace(f"-{control}", "") == name
+        run = replace(table.get_run(other), name=name)
+        assert run.l2i.ablation == value
+        assert replace(run, l2i={"ablation": "none"}) == table.get_run(name)
+
+
 def test_the_short_cells_are_those_of_the_fewest_labels_with_their_ablations() -> None:
     short = {name for name in CELLS if name.endswith("-short")}
-    teacher = [
-        f"mean-teacher{mark}" for mark in ("-250", "-l2i-250", "-l2i-250-exact", "-l2i-paper-250")
-    ]
-    others = ["mixmatch-250", "mixmatch-l2i-250"]
-    fixmatch = [
-        f"fixmatch{mark}" for mark in ("-250", "-l2i-250", "-l2i-250-learnable", "-l2i-paper-250")
-    ]
-    hundred = {f"cifar100/fixmatch{mark}-500-short" for mark in ("", "-l2i")}
-    assert short == {f"cifar10/{name}-short" for name in (*teacher, *others, *fixmatch)} | hundred
+    short = {name for name in short if not name.removesuffix("-short").endswith(CONTROLS)}
+    wanted = {
+        f"cifar10/{method}{mark}-250-short"
+        for method in ("mean-teacher", "mixmatch", "fixmatch")
+        for mark in ("", "-l2i", "-l2i-paper")
+    }
+    wanted |= {f"cifar10/mean-teacher-{update}-250-exact-short" for update in UPDATES}
+    wanted |= {f"cifar10/fixmatch-{update}-250-learnable-short" for update in UPDATES}
+    wanted |= {f"cifar100/fixmatch{mark}-500-short" for mark in ("", "-l2i", "-l2i-paper")}
+    assert short == wanted
     assert all(
         recipes.find_cell_table(name).find_paper_cell(name) == name.removesuffix("-short")
         for name in short
@@ -260,9 +277,8 @@ def test_two_steps_of_a_cell_on_tiny_data_in_the_real_format(
     means = trainer.meter.read()  # raises where a cost is no number
     assert all(math.isfinite(value) for value in means.values())
     assert any(not torch.equal(before[key], p) for key, p in trainer.params.items())
-    assert (means.get("grad_ratio", 0) > 0) == (
-        recipes.find_cell_table(name).cells[name].update != "off"
-    )
+    cell = recipes.find_cell_table(name).cells[name]
+    assert (means.get("grad_ratio", 0) > 0) == (cell.update != "off" and cell.ablation != "zero")
     assert trainer.compute_metrics()["test"][trainer.task.metric_name] >= 0
 
 
@@ -283,7 +299,44 @@ def test_the_papers_results_add_up() -> None:
         assert (len(actual), errors, spreads) == pytest.approx(wanted)
 
 
-def test_the_demos_paper_rule_has_the_released_codes_rate() -> None:
-    assert recipes.get("digits/fixmatch-l2i-paper-40").l2i.paper.eta == pytest.approx(
-        50 * 0.002 * 64 * 10
-    )
+@pytest.mark.parametrize(
+    ("name", "eta"),
+    [
+        ("digits/fixmatch-l2i-paper-40", 0.1 * 64 * 10),
+        ("fashion/fixmatch-l2i-paper-50", 0.1 * 64 * 10),
+        ("breast-cancer/pseudo-label-l2i-paper-20", 0.1 * 64 * 2),
+        ("friedman/mean-teacher-l2i-paper-60", 10 * 0.002),
+        ("small-faces/mean-teacher-l2i-paper-91", 10 * 0.03),
+    ],
+)
+def test_the_paper_rule_of_small_problems_has_the_released_codes_cost_and_rate(
+    name: str, eta: float
+) -> None:
+    paper = recipes.get(name).l2i.paper
+    assert paper.eta == pytest.approx(eta) and not paper.inner_supervised
+    schedule = "rate" if name.startswith("small-faces") else "constant"
+    assert paper.eta_schedule == schedule
+
+
+@pytest.mark.parametrize("name", [name for name in CELLS if "-l2i-paper" in name])
+def test_c_t_in_the_look_ahead_is_refused_at_the_released_rate(name: str) -> None:
+    run = replace(recipes.get(name), l2i={"paper": {"inner_supervised": True}})
+    eta = f"{run.l2i.paper.eta:g}"
+    reason = rf"inner_supervised adds C\^T .* l2i\.paper\.eta={eta} is a rate for C\^U alone"
+    with pytest.raises(InputError, match=reason):
+        validate(run)
+    with pytest.raises(InputError, match=r"set l2i\.paper\.supervised_eta to a rate of its own"):
+        validate(replace(run, l2i={"paper": {"supervised_eta": run.l2i.paper.eta}}))
+    validate(replace(run, l2i={"paper": {"supervised_eta": 0.07}}))
+
+
+NORMALIZES = {"cifar10", "cifar100", "imagenet", "digits", "fashion", "breast-cancer", "diabetes"}
+
+
+@pytest.mark.parametrize("name", recipes.list_recipes())
+def test_cells_with_batchnorm_recompute_the_statistics_of_the_average(name: str) -> None:
+    table = recipes.find_cell_table(name).name
+    has_batchnorm = table in NORMALIZES | {"friedman"}
+    run = recipes.get(name)
+    assert has_batchnorm == (run.model.name in ("wide-resnet", "resnet", "mlp", "conv"))
+    assert run.optim.ema_bn == ("recompute" if has_batchnorm else "copy")

@@ -9,23 +9,22 @@ from l2i import Trainer, recipes, replace
 
 
 @pytest.mark.parametrize("rule", ["exact", "last_layer"])
-@pytest.mark.parametrize("update", ["l2i", "l2i-paper"])
+@pytest.mark.parametrize("update", ["l2i", "l2i-paper", "l2i-paper, the text's inner cost"])
 @pytest.mark.parametrize("labels", ["output", "learnable"])
 @pytest.mark.parametrize("method", ["mean-teacher", "mixmatch"])
 def test_trainer_follows_algorithm_1(method, labels, update, rule):
-    paper, mm, eta = (
-        update == "l2i-paper",
-        method == "mixmatch",
-        0.5 if update == "l2i-paper" else None,
-    )
-    l2i = {"labels": labels, "hypergradient": rule, "paper": {"eta": eta, "label_lr": 0.1}}
+    cell, _, text = update.partition(",")
+    paper, mm = cell == "l2i-paper", method == "mixmatch"
+    eta = 0.5 if paper else None
+    inner = {"inner_supervised": True, "supervised_eta": eta} if text else {"eta": eta}
+    l2i = {"labels": labels, "hypergradient": rule, "paper": {**inner, "label_lr": 0.1}}
     sections = {
         "l2i": l2i,
         "method": {"weight": 2.0, "rampup": 2},
         "optim": {"weight_decay": 0.01, "ema_decay": 0.6},
     }
     run = replace(
-        recipes.get(f"digits/{method}-{update}-40"), device="cpu", precision="float64", **sections
+        recipes.get(f"digits/{method}-{cell}-40"), device="cpu", precision="float64", **sections
     )
     trainer, model = Trainer(run), Trainer(run).model
     trainer.gradients.outer_method = run.method  # the method's own labels in the outer step too
@@ -61,9 +60,9 @@ def test_trainer_follows_algorithm_1(method, labels, update, rule):
     def outer(b):  # lines 7 to 10; the normalized rule takes the slope of C^H(θ*) in η at 0
         z, rate = impute(theta, b.unlabeled), theta.new_tensor(eta or 0.0, requires_grad=True)
         leaf = (p := z.detach().log().requires_grad_()).softmax(1)
-        inner = grad(
-            sum(costs(b, leaf, joint=mm and paper)[1 - paper :]), theta, create_graph=True
-        )[0]
+        inner = grad(sum(costs(b, leaf, joint=mm and text)[not text :]), theta, create_graph=True)[
+            0
+        ]
         c_h = F.cross_entropy(net(theta - rate * moved * inner, b.holdout.x), b.holdout.y)
         d_z, d_p = grad(c_h if paper else grad(c_h, rate, create_graph=True)[0], (leaf, p))
         new = (p - 0.1 * d_p * (1 if paper else len(d_p) / d_p.norm())).softmax(1).detach()

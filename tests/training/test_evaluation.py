@@ -1,5 +1,7 @@
 """Evaluation: which steps, how many samples at once, which metric, and how it is described."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,17 +21,21 @@ from l2i.training.evaluation import (
 )
 
 
-def test_the_last_evaluations_of_a_run_are_spread_evenly_over_its_last_fiftieth() -> None:
-    assert compute_final_steps(10_000) == list(range(9810, 10_001, 10))
-    assert compute_final_steps(1000) == list(range(981, 1001))
-    assert compute_final_steps(1500)[:4] == [1472, 1473, 1475, 1476]
+def test_the_last_evaluations_are_spread_over_the_end_of_a_run() -> None:
+    assert compute_final_steps(2**20)[:2] == [1_028_654, 1_029_703]  # the last 2 %
+    assert compute_final_steps(32_768) == list(range(31_818, 32_769, 50))  # the last 1,000 steps
+    assert compute_final_steps(1500)[:4] == [1358, 1365, 1373, 1380]  # the last tenth
+    assert compute_final_steps(1000) == list(range(905, 1001, 5))
     assert compute_final_steps(7) == [7]
+    for steps in (1000, 8192, 22_500, 66_560, 2**20):
+        gaps = [b - a for a, b in pairwise(compute_final_steps(steps))]
+        assert max(gaps) - min(gaps) <= 1 and 19 * min(gaps) <= steps / 10
 
 
 def test_evaluations_are_every_so_many_steps_and_at_the_end() -> None:
     assert [step for step in range(1, 13) if is_eval_step(step, 11, 4)] == [4, 8, 11, 12]
     steps = [step for step in range(1, 1001) if is_eval_step(step, 1000, 400)]
-    assert steps == [400, 800, *range(981, 1001)]
+    assert steps == [400, 800, *range(905, 1001, 5)]
 
 
 def test_the_final_metric_is_of_the_last_evaluations_or_the_best_validation() -> None:
@@ -54,7 +60,8 @@ def test_curves_leave_out_evaluations_without_a_value() -> None:
             1000,
             "median",
             False,
-            "median of the model on the test set over the last 20 evaluations (the last 2 % of",
+            "median of the model on the test set over the last 20 evaluations, spread over the "
+            "last 100 steps",
         ),
         (
             1000,

@@ -20,7 +20,7 @@ from l2i.training.metrics import parse_metrics
 from l2i.training.run import train_many
 
 pytestmark = pytest.mark.gpu
-PAPER = {"update": "paper", "paper": {"eta": 0.1, "inner_supervised": True}}
+PAPER = {"update": "paper", "paper": {"supervised_eta": 0.1, "inner_supervised": True}}
 
 
 def conv(cell: str = "digits", **changes: object) -> Run:
@@ -74,7 +74,16 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
 GRAPHED = [
     ("mean-teacher-250", {}),
     ("mean-teacher-l2i-250", {}),
-    ("mean-teacher-l2i-250", {"paper": {"inner_supervised": True, "eta": 0.1}}),
+    ("mean-teacher-l2i-250", {"paper": {"inner_supervised": True, "supervised_eta": 0.1}}),
+    ("mean-teacher-l2i-250", {"one_forward": True}),
+    ("mean-teacher-l2i-250-exact", {"one_forward": True}),
+    ("mean-teacher-l2i-paper-250", {"one_forward": True, "paper": {"eta": 0.1}}),
+    ("mean-teacher-l2i-250-shuffled", {}),
+    ("mean-teacher-l2i-paper-250-exact", {"paper": {"eta": 0.1}}),
+    ("mean-teacher-l2i-paper-250-zero", {}),
+    ("mean-teacher-l2i-paper-250-direct", {}),
+    ("fixmatch-l2i-250", {"one_forward": True, "outer_batch_size": 8}),
+    ("mixmatch-l2i-250", {"one_forward": True}),
     ("mean-teacher-l2i-250-exact", {}),
     ("fixmatch-l2i-250", {"outer_batch_size": 8}),
     ("fixmatch-l2i-250-learnable", {"every": 2}),
@@ -90,7 +99,7 @@ GRAPHED = [
     ("mixup-250", {}),
     ("sl-250", {}),
 ]
-APART = {"one_forward": False}
+APART, TOGETHER = {"one_forward": False}, {"one_forward": True}
 LOOKING_AHEAD = {"paper": {"eta": 0.1}}
 
 
@@ -100,6 +109,9 @@ LOOKING_AHEAD = {"paper": {"eta": 0.1}}
     ("cell", "l2i", "method", "changed"),
     [
         *((cell, l2i, {}, {}) for cell, l2i in GRAPHED),
+        ("mean-teacher-l2i-250", {}, APART, {}),
+        ("pi-model-250", {"update": "normalized"}, TOGETHER, {}),
+        ("vat-250", {}, TOGETHER, {}),
         ("fixmatch-l2i-250", {}, APART, {}),
         ("uda-250", {}, APART, {}),
         ("mixmatch-l2i-250", {}, {}, {"own_labels": True}),

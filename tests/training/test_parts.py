@@ -98,12 +98,12 @@ def test_decoupled_decay_shrinks_whatever_the_rate() -> None:
     assert weight.tolist() == pytest.approx([0.9] * 3)
 
 
-def test_evaluations_that_count_lie_in_the_last_fiftieth() -> None:
+def test_evaluations_that_count_lie_at_the_end() -> None:
     for steps in (1000, 1500, 22_500, 2**20):
         counted = compute_final_steps(steps)
         assert len(set(counted)) == 20
         assert counted[-1] == steps
-        assert counted[0] > 0.98 * steps - 1
+        assert counted[0] >= 0.9 * steps
         assert all(is_eval_step(step, steps, 10**9) for step in counted)
     assert compute_final_steps(999) == [999]
     assert [step for step in range(1, 251) if is_eval_step(step, 250, 100)] == [100, 200, 250]
@@ -111,9 +111,9 @@ def test_evaluations_that_count_lie_in_the_last_fiftieth() -> None:
 
 def test_final_metric_is_the_median() -> None:
     curve = dict.fromkeys(range(1, 1001), 50.0) | {
-        step: float(step - 980) ** 2 for step in compute_final_steps(1000)
+        step: float(step - 900) ** 2 for step in compute_final_steps(1000)
     }
-    assert compute_final_metric(curve, {}, 1000, "median") == (10**2 + 11**2) / 2
+    assert compute_final_metric(curve, {}, 1000, "median") == (50**2 + 55**2) / 2
     assert compute_final_metric({100: 3.0, 200: 1.0}, {}, 200, "median") == 1.0
 
 

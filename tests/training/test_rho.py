@@ -87,10 +87,6 @@ def test_the_control_adds_the_hold_out_batchs_own_gradient() -> None:
     ("l2i", "message"),
     [
         (
-            {"ablation": "direct_gradient", "update": "paper", "paper": {"eta": 1.0}},
-            "l2i.ablation needs l2i.update='normalized'",
-        ),
-        (
             {"preserve_step_norm": True, "update": "paper", "paper": {"eta": 1.0}},
             "l2i.preserve_step_norm needs l2i.update='normalized'",
         ),

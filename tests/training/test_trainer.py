@@ -127,7 +127,9 @@ def test_the_outer_step_is_what_the_run_says() -> None:
     assert trainer.outer_step.hypergradient is last_layer
     trainer, problem = solved(hypergradient="exact", paper={"eta": 0.1, "inner_steps": 3})
     assert problem.inner_steps == 3 and trainer.outer_step.hypergradient is exact
-    assert solved(paper={"eta": 0.1, "inner_supervised": True})[1].c_t is not None
+    text = {"eta": 64.0, "supervised_eta": 0.1, "inner_supervised": True}
+    trainer, problem = solved(paper=text)
+    assert problem.c_t is not None and float(problem.eta) == pytest.approx(0.1)
     assert solved()[1].eta is None
 
 

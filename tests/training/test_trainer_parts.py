@@ -15,7 +15,7 @@ from l2i.data.samples import Samples
 from l2i.data.transforms.image import Augment
 from l2i.distributed import ProcessGroup
 from l2i.training import setup
-from l2i.training.step import CachedForward, ConcatForward, ForwardCache
+from l2i.training.step import ForwardCache, JointBatch, is_part_of
 
 VIEWS = {"weak": Augment(noise=0.1), "strong": Augment(noise=0.3)}
 
@@ -267,11 +267,10 @@ def test_networks_that_draw_random_numbers_are_known(dropout: float, draws: bool
 
 def test_a_batch_is_known_by_its_memory_and_not_by_its_values() -> None:
     x = torch.randn(6, 4)
-    cached = CachedForward(x, None, 2 * x, None)
-    assert cached.matches(x) and cached.matches(x[:3]) and cached.matches(x.view(6, 4))
-    assert not cached.matches(x.clone()) and not cached.matches(x[1:])
-    assert not cached.matches(x[:, :2]) and not CachedForward(x[:3], None, x[:3], None).matches(x)
-    assert not cached.matches(x.view(3, 8))
+    assert is_part_of(x, x) and is_part_of(x[:3], x) and is_part_of(x.view(6, 4), x)
+    assert not is_part_of(x.clone(), x) and not is_part_of(x[1:], x)
+    assert not is_part_of(x[:, :2], x) and not is_part_of(x, x[:3])
+    assert not is_part_of(x.view(3, 8), x)
 
 
 def test_activations_are_known_of_batches_that_were_passed_and_only_with_a_head() -> None:
@@ -293,7 +292,7 @@ def test_activations_are_known_of_batches_that_were_passed_and_only_with_a_head(
 
 def test_batches_in_one_forward_get_their_own_outputs() -> None:
     a, b, c = (torch.full((n, 2), float(n)) for n in (1, 2, 3))
-    net = ConcatForward(lambda x: x.sum(1, keepdim=True) + len(x), a, b, c)
+    net = JointBatch(a, b, c).join(lambda x: x.sum(1, keepdim=True) + len(x))
     assert [net(x).flatten().tolist() for x in (c, a, b)] == [[12.0] * 3, [8.0], [10.0] * 2]
 
 

@@ -87,7 +87,8 @@ class PaperUpdate:
     """
 
     eta: float | None = None
-    """Inner learning rate η; None (normalized updates only) is the limit η → 0, without a step."""
+    """Inner learning rate η of a step on C^U alone, as in the released code; None (normalized
+    updates only) is the limit η → 0, without a step."""
     eta_schedule: Literal["constant", "rate"] = "constant"
     """Keep η constant, or scale it with the learning rate's schedule."""
     label_lr: float = 1.0
@@ -95,7 +96,15 @@ class PaperUpdate:
     inner_steps: int = 1
     """Number of look-ahead steps K; more than one needs hypergradient='exact' and an eta."""
     inner_supervised: bool = False
-    """Include C^T in the cost of the inner step, as in the paper."""
+    """Take the inner step on C^T + C^U, as in the paper's text. It needs supervised_eta: a rate
+    for C^U alone is far too large for C^T."""
+    supervised_eta: float | None = None
+    """Inner learning rate η of a step on C^T + C^U, in place of eta; the paper gives none."""
+
+    @property
+    def inner_rate(self) -> float | None:
+        """Return the η of the cost that the inner step is on."""
+        return self.supervised_eta if self.inner_supervised else self.eta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +129,16 @@ class L2I:
     """Number of unlabelled samples in the outer step, the first of the mini-batch; 0 for all."""
     head: str | None = None
     """Name of the head in the model; its last nn.Linear by default."""
+    one_forward: bool = False
+    """Pass the samples of the outer step together with those of the base step, so that all share
+    BatchNorm statistics; needs method.one_forward."""
     preserve_step_norm: bool = False
     """Rescale the combined gradient to ‖g_base‖: the outer gradient changes only its direction."""
-    ablation: Literal["none", "direct_gradient"] = "none"
-    """direct_gradient: replace the outer gradient by ∇C^H itself, as if the hold-out samples were
-    more labelled samples. This control shows how much of a gain does not come from imputing."""
+    ablation: Literal["none", "zero_gradient", "shuffled_labels", "direct_gradient"] = "none"
+    """Controls that show how much of a gain does not come from imputing. zero_gradient: an outer
+    gradient of zero (with update='paper' the optimizer still takes its second step);
+    shuffled_labels: shuffle the hold-out labels within the mini-batch; direct_gradient: ∇C^H itself
+    as the outer gradient, as if the hold-out samples were more labelled samples."""
     paper: PaperUpdate = field(default_factory=PaperUpdate)
     """The look-ahead step."""
 
@@ -154,7 +168,8 @@ class Run:
     """Run steps eagerly, or capture a step as a CUDA graph and replay it; auto uses a graph if the
     data is in GPU memory."""
     eval_every: int = 100
-    """Steps between evaluations; runs of 1,000 steps or more add 20 in their last 2 %."""
+    """Steps between evaluations; runs of 1,000 steps or more add 20, spread over their last 2 %,
+    or over their last 1,000 steps if that is more, but over no more than a tenth."""
     save_every: int = 500
     """Steps between checkpoints."""
     keep_checkpoints: int = 2

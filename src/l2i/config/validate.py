@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from l2i.config import Run, from_json, to_json
+from l2i.config import L2I, Run, from_json, to_json
 from l2i.errors import InputError
 
 MAX_COUNT = 10**9
@@ -39,7 +39,7 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("method.epsilon", "method.entropy", "l2i.rho"), (0, 1e6)),
     "method.xi": (1e-12, 1e6),
     "method.annealing_share": (1e-9, 1),
-    "l2i.paper.eta": (1e-12, 1e12),
+    **dict.fromkeys(("l2i.paper.eta", "l2i.paper.supervised_eta"), (1e-12, 1e12)),
     "l2i.paper.label_lr": (0, 1e12),
     "l2i.paper.inner_steps": (1, 1000),
     "l2i.every": (1, MAX_COUNT),
@@ -52,7 +52,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "optim.ema_decay": (0, 0.9999999),
 }
 
-NORMALIZED_FIELDS = ("preserve_step_norm", "ablation")  # of L2I, for normalized updates only
+NORMALIZED_FIELDS = ("preserve_step_norm",)  # of L2I, for normalized updates only
 ENCODER_FIELDS = ("weights", "freeze", "encoder_dropout")  # of a model, for texts only
 MIN_XI_BF16 = 0.5  # VAT's smallest step that survives the rounding of images to bf16
 COUNT_FIELDS = (*SPLIT_SIZES, "method.rampup", "optim.milestones", "optim.warmup")  # or fractions
@@ -117,21 +117,38 @@ def _find_outer_problems(run: Run) -> Iterator[str]:
         yield f"l2i.{name} needs l2i.update='normalized', not 'paper'; leave it out"
     if not run.method.uses_pseudo_labels:
         yield f"{run.method.name} imputes no labels for L2I to learn; use l2i.update='off'"
-    if l2i.update == "paper" and paper.eta is None:
-        fix = "set l2i.paper.eta (the released code uses 50·lr·batch·classes)"
-        yield f"l2i.update='paper' needs a look-ahead step size; {fix}"
-    if paper.eta_schedule == "rate" and paper.eta is None:
+    yield from _find_rate_problems(l2i)
+    if paper.eta_schedule == "rate" and paper.inner_rate is None:
         no_eta = "needs an inner learning rate to scale; set l2i.paper.eta"
         yield f"l2i.paper.eta_schedule='rate' {no_eta}"
     steps_text = f"l2i.paper.inner_steps={paper.inner_steps}"
     if l2i.hypergradient == "last_layer" and paper.inner_steps != 1:
         yield f"{steps_text} needs l2i.hypergradient='exact'; 'last_layer' takes one step"
-    if paper.inner_steps != 1 and paper.eta is None:
+    if paper.inner_steps != 1 and paper.inner_rate is None:
         yield f"{steps_text} needs a step size; set l2i.paper.eta"
+    if l2i.one_forward and not getattr(run.method, "one_forward", False):
+        yield "l2i.one_forward needs method.one_forward, whose forward it joins; set both or none"
     if l2i.outer_batch_size > run.batch.unlabeled:
         yield (
             f"l2i.outer_batch_size={l2i.outer_batch_size} exceeds "
             f"batch.unlabeled={run.batch.unlabeled}; lower it"
+        )
+
+
+def _find_rate_problems(l2i: L2I) -> Iterator[str]:
+    """Yield what is wrong with η, which belongs to the cost that the inner step is on."""
+    paper, own_rate = l2i.paper, "set l2i.paper.supervised_eta to a rate of its own, such as 0.1"
+    if not paper.inner_supervised:
+        if paper.supervised_eta is not None:
+            yield "l2i.paper.supervised_eta needs l2i.paper.inner_supervised; leave it out"
+        if l2i.update == "paper" and paper.eta is None:
+            fix = "set l2i.paper.eta (0.1·64·classes is the released code's for CIFAR)"
+            yield f"l2i.update='paper' needs a look-ahead step size; {fix}"
+    elif paper.supervised_eta is None or paper.supervised_eta == paper.eta:
+        rate = "" if paper.eta is None else f"={paper.eta:g}"
+        yield (
+            f"l2i.paper.inner_supervised adds C^T to the look-ahead, but l2i.paper.eta{rate} is a "
+            f"rate for C^U alone and takes too large a step on labelled samples; {own_rate}"
         )
 
 

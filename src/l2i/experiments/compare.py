@@ -9,7 +9,7 @@ from l2i.config import Run, replace
 from l2i.config.serialization import set_path
 from l2i.config.validate import validate
 from l2i.errors import InputError
-from l2i.experiments.formatting import format_mean_stderr
+from l2i.experiments.formatting import format_values
 from l2i.experiments.options import CompareOptions
 from l2i.experiments.results import (
     ComparisonRow,
@@ -22,7 +22,7 @@ from l2i.experiments.results import (
     strip_table_name,
 )
 from l2i.files.terminal import print_lines
-from l2i.recipes.table import Table
+from l2i.recipes.table import CONTROLS, Table
 from l2i.registry import make_unknown_error
 from l2i.training.logger import format_duration
 from l2i.training.run import train_many
@@ -73,7 +73,8 @@ def _train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result
     for cell, runs in runs_by_cell.items():
         results = _train_or_load(runs, options, store)
         baseline_results = results_by_name.get(table.find_baseline(cell) or "")
-        if baseline_results is not None and options.time_matched:
+        is_control = table.cells[cell].ablation in CONTROLS
+        if baseline_results is not None and options.time_matched and not is_control:
             longer_runs = _make_time_matched_runs(table, cell, baseline_results, results, options)
             results_by_name[longer_runs[0].name] = _train_or_load(longer_runs, options, store)
         results_by_name[cell] = results
@@ -168,7 +169,7 @@ def _train_or_load(
 def _summarize_cell(results: list[Result], loaded: str) -> str:
     """Return one line about a cell whose runs are finished."""
     seeds = f"{len(results)} seed{'s' * (len(results) > 1)}{loaded}"
-    metric = f"{results[0].metric_name} {format_mean_stderr(result.metric for result in results)}"
+    metric = f"{results[0].metric_name} {format_values(result.metric for result in results)}"
     seconds = sum(result.seconds for result in results)
     return f"{results[0].name}: {metric}, {seeds}, {format_duration(seconds)} of training"
 

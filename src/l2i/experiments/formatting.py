@@ -22,12 +22,16 @@ def compute_mean_stderr(values: Sequence[float]) -> tuple[float, float]:
     return mean(values), stderr
 
 
-def format_mean_stderr(values: Iterable[float], decimals: int = 2, sign: str = "") -> str:
-    """Format mean ± standard error; a single value has no error."""
+def format_values(values: Iterable[float], decimals: int = 2, sign: str = "") -> str:
+    """Format one or two values as they are, and more of them as mean ± standard error.
+
+    A standard error of two has one degree of freedom: the two say more.
+    """
     numbers = list(values)
+    if len(numbers) <= 2:
+        return " / ".join(f"{value:{sign}.{decimals}f}" for value in numbers)
     average, stderr = compute_mean_stderr(numbers)
-    error_text = f" ± {stderr:.{decimals}f}" if len(numbers) > 1 else ""
-    return f"{average:{sign}.{decimals}f}{error_text}"
+    return f"{average:{sign}.{decimals}f} ± {stderr:.{decimals}f}"
 
 
 def columns_to_rows(columns: FormattedColumns) -> list[Sequence[str]]:

@@ -10,7 +10,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from l2i.errors import InputError
-from l2i.experiments.formatting import FormattedColumns, compute_mean_stderr, format_mean_stderr
+from l2i.experiments.formatting import FormattedColumns, compute_mean_stderr, format_values
 from l2i.experiments.options import CompareOptions
 from l2i.experiments.results import (
     ComparisonRow,
@@ -296,7 +296,7 @@ def format_mean_change(runs: ProbedRuns, cost: str) -> str:
     if not changes:
         return "–"
     percent_lower = 100 * sum(change < 0 for change in changes) / len(changes)
-    text = format_mean_stderr(changes, decimals=choose_decimals(changes), sign="+")
+    text = format_values(changes, decimals=choose_decimals(changes), sign="+")
     return f"{text}, {percent_lower:.0f} %"
 
 

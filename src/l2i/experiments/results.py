@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import mean
 
@@ -19,16 +19,15 @@ from l2i import recipes
 from l2i.config import Run
 from l2i.config.serialization import from_dict
 from l2i.errors import DamagedFile, InputError
-from l2i.experiments.formatting import format_mean_stderr
+from l2i.experiments.formatting import format_values
 from l2i.experiments.options import CompareOptions
 from l2i.files.output import write_atomic
 from l2i.files.safety import check_regular_file
-from l2i.recipes.table import UPDATE_SUFFIXES, PaperResult, Table
+from l2i.recipes.table import CONTROLS, UPDATE_SUFFIXES, PaperResult, Table
 from l2i.training.checkpoint import translate_disk_full
 from l2i.training.run_dir import FlatSettings, Result, flatten_settings, resolve_run_dir
 from l2i.training.setup import DATA_ROOT_ENV
 
-CONTROL_ABLATION = "control"  # the ablation whose outer step does not impute
 TIME_MATCHED_SUFFIX = "-longer"  # of a baseline that is trained for as long as L2I
 RESULT_FILE_PATTERN = re.compile(r"(.+)-seed(0|[1-9][0-9]*)\.json")
 OPTIONS_FOR_LOADING = ("from_", "cells", "markdown", "plot", "analyze_updates", "data")
@@ -43,7 +42,8 @@ class ComparisonRow:
     results: Sequence[Result]
     baseline: ComparisonRow | None = None
     time_matched_baseline: ComparisonRow | None = None
-    control: ComparisonRow | None = None
+    controls: Mapping[str, ComparisonRow] = field(default_factory=dict)
+    """Rows of the same rule whose outer step learns nothing of imputing, by ablation."""
     paper: PaperResult | None = None
     paper_steps: int | None = None
     uses_own_schedule: bool = False
@@ -70,8 +70,9 @@ class ComparisonRow:
         """Format the difference from another row over their common seeds; negative is better."""
         other_metrics = {} if other is None else {r.seed: r.metric for r in other.results}
         shared = [r for r in self.results if r.seed in other_metrics]
+        shared.sort(key=lambda result: result.seed)
         differences = [r.metric - other_metrics[r.seed] for r in shared]
-        return format_mean_stderr(differences, self.decimals, sign="+") if differences else ""
+        return format_values(differences, self.decimals, sign="+") if differences else ""
 
 
 def build_rows(table: Table, results: Mapping[str, Sequence[Result]]) -> list[ComparisonRow]:
@@ -93,13 +94,16 @@ def _link_baselines(
     baseline_name = table.find_baseline(row.name) if row.name in table.cells else None
     if baseline_name is None:
         return row
-    control = table.find_cell(table.cells[row.name]._replace(ablation=CONTROL_ABLATION))
-    has_control = control is not None and control != row.name
+    cell, controls = table.cells[row.name], {}
+    for ablation in CONTROLS if cell.ablation not in CONTROLS else ():
+        control = rows.get(table.find_cell(cell._replace(ablation=ablation)) or "")
+        if control is not None:
+            controls[ablation] = control
     return replace(
         row,
         baseline=rows.get(baseline_name),
         time_matched_baseline=rows.get(get_time_matched_name(row.name, table)),
-        control=rows.get(control or "") if has_control else None,
+        controls=controls,
     )
 
 
@@ -179,9 +183,9 @@ class ResultStore:
             write_atomic(path, (folder / "result.json").read_bytes())
 
     def check_equal_steps(self, rows: Sequence[ComparisonRow]) -> None:
-        """Check that the runs of a row, its baseline and its control have equally many steps."""
+        """Check that the runs of a row, its baseline and its controls have equally many steps."""
         for row in rows:
-            sides = [side for side in (row, row.baseline, row.control) if side]
+            sides = [side for side in (row, row.baseline, *row.controls.values()) if side]
             cells = [side for side in sides if side.name in self.table.cells]
             results = [result for cell in cells for result in cell.results]
             for result in results:
@@ -276,10 +280,10 @@ def _read_stored_result(path: Path, name: str, seed: int) -> Result:
 def load_saved_results(table: Table, options: CompareOptions) -> ResultStore:
     """Read the folder of --from; raise if options for training are given."""
     assert options.from_ is not None
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if field.name not in OPTIONS_FOR_LOADING and value != field.default:
-            flag = f"--{'no-' * (value is False)}{field.name.strip('_').replace('_', '-')}"
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if option.name not in OPTIONS_FOR_LOADING and value != option.default:
+            flag = f"--{'no-' * (value is False)}{option.name.strip('_').replace('_', '-')}"
             raise InputError(
                 f"{flag} cannot be combined with --from, which trains nothing; drop one of them"
             )

@@ -14,12 +14,7 @@ from l2i import recipes
 from l2i.errors import InputError
 from l2i.experiments import plots
 from l2i.experiments.compare import plan_runs
-from l2i.experiments.formatting import (
-    FormattedColumns,
-    columns_to_rows,
-    format_mean_stderr,
-    print_rows,
-)
+from l2i.experiments.formatting import FormattedColumns, columns_to_rows, format_values, print_rows
 from l2i.experiments.options import CompareOptions
 from l2i.experiments.results import (
     ComparisonRow,
@@ -31,12 +26,17 @@ from l2i.experiments.results import (
 from l2i.files.output import check_output_file, write_output
 from l2i.files.safety import check_regular_file
 from l2i.files.terminal import print_lines
-from l2i.recipes.table import load_paper_results
+from l2i.recipes.table import CONTROLS, load_paper_results
 from l2i.training.run_dir import Result, check_available, read_result, resolve_run_dir
 from l2i.training.setup import with_data_root
 
 TIME_UNITS = {"seconds": 1.0, "minutes": plots.SECONDS_PER_MINUTE}
-OPTIONAL_COLUMNS = ("paper", "Δ same time", "Δ control")  # left out if empty
+CONTROL_NOTES = {
+    "zero": "its outer gradient is zero",
+    "shuffled": "its hold-out labels are shuffled",
+    "direct": "its outer gradient is that of the hold-out cost itself, with nothing imputed",
+}
+OPTIONAL_COLUMNS = ("paper", "Δ same time", *(f"Δ {name}" for name in CONTROLS))  # if not empty
 References = dict[str, float]  # metrics that need no training, by name
 
 
@@ -46,7 +46,10 @@ def build_columns(rows: list[ComparisonRow], references: References) -> Formatte
     row_columns = {
         "Δ same steps": [row.format_gain(row.baseline) for row in rows],
         "Δ same time": [row.format_gain(row.time_matched_baseline) for row in rows],
-        "Δ control": [row.format_gain(row.control) for row in rows],
+        **{
+            f"Δ {name}": [row.format_gain(row.controls.get(name)) for row in rows]
+            for name in CONTROLS
+        },
         "seeds": [str(len(row.results)) for row in rows],
         "steps": [f"{row.mean_steps:.0f}" for row in rows],
         time_unit: [f"{row.mean_seconds / TIME_UNITS[time_unit]:.1f}" for row in rows],
@@ -54,7 +57,7 @@ def build_columns(rows: list[ComparisonRow], references: References) -> Formatte
     columns = {
         "cell": [strip_table_name(name) for name in (*references, *(row.name for row in rows))],
         rows[0].results[0].metric_name: [f"{metric:.2f}" for metric in references.values()]
-        + [format_mean_stderr((r.metric for r in row.results), row.decimals) for row in rows],
+        + [format_values((r.metric for r in row.results), row.decimals) for row in rows],
         "paper": [str(paper_results.get(name, "")) for name in references]
         + [str(row.paper or "") for row in rows],
         **{heading: [""] * len(references) + cells for heading, cells in row_columns.items()},
@@ -108,7 +111,9 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
     elif len(counts) == 1:
         del columns["seeds"]  # stated in the title
         seeds_text = f", {_count_seeds(min(counts))}"
-    title = f"{table_name}, test set{seeds_text}: mean ± standard error"
+    is_averaged = max(counts) > 2
+    spread = "mean ± standard error" if is_averaged else "seed by seed"
+    title = f"{table_name}, test set{seeds_text}: {spread}"
     print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
     show = partial(print_lines, stderr=options.markdown)
     show(*_collect_notes(rows, references))
@@ -149,12 +154,12 @@ def _collect_notes(rows: list[ComparisonRow], references: References) -> list[st
             "'-longer' is the baseline trained for the same wall-clock time as L2I, so its step "
             "count varies between machines."
         )
-    if any(row.control for row in rows):
-        notes.append(
-            "Δ control is the seed-paired difference from the control, whose outer step uses the "
-            "hold-out samples as additional labelled ones and imputes nothing. Negative means L2I "
-            "is better."
-        )
+    for name, difference in CONTROL_NOTES.items():
+        if any(name in row.controls for row in rows):
+            notes.append(
+                f"Δ {name} is the seed-paired difference from the control '-{name}': {difference}. "
+                "Negative means L2I is better."
+            )
     concurrent_runs = max(result.concurrent_runs for result in results)
     concurrency = f", with {concurrent_runs} runs in parallel" if concurrent_runs > 1 else ""
     notes.append(f"{_choose_time_unit(rows)}: mean wall-clock time per run{concurrency}.")
@@ -199,7 +204,7 @@ def _list_caveats(row: ComparisonRow) -> Iterator[str]:
             f"Warning: {row.name} and its '-longer' baseline took different times "
             "(a busy machine, or very short runs): Δ same time is not reliable."
         )
-    for other in (row.baseline, row.time_matched_baseline, row.control):
+    for other in (row.baseline, row.time_matched_baseline, *row.controls.values()):
         if other is not None and other.seeds != row.seeds:
             num_shared = len(other.seeds & row.seeds)
             basis = f"Δ uses the {num_shared} in common" if num_shared else "none is in common"

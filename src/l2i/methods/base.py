@@ -100,12 +100,13 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class OneForward(Method):
-    """Add a joint forward to methods whose inputs do not depend on the network."""
+    """Add a joint forward of labelled samples and views."""
 
     one_forward: bool = False
     """Forward labelled samples and views (or their mixed rows) together, with shared BatchNorm
-    statistics, as FixMatch's code does, instead of one forward each. Outer steps are not
-    affected."""
+    statistics, as FixMatch's code does, instead of one forward each. Mean teacher on CIFAR needs
+    it. Labels of a teacher or of mixed rows are imputed apart. Outer steps are not affected, see
+    l2i.one_forward."""
 
 
 def make_weighted_cost(

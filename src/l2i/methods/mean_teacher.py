@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from l2i.methods.base import Method
+from l2i.methods.base import OneForward
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanTeacher(Method):
+class MeanTeacher(OneForward):
     """The Π-model with the teacher as the imputing net."""
 
     name: ClassVar[str] = "mean-teacher"

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from l2i.methods.base import Method
+from l2i.methods.base import OneForward
 
 
 @dataclass(frozen=True, kw_only=True)
-class PiModel(Method):
+class PiModel(OneForward):
     """The general form unchanged: z is the model's own prediction on another view."""
 
     name: ClassVar[str] = "pi-model"

@@ -6,12 +6,12 @@ from typing import ClassVar
 from l2i.bilevel.functional import Net
 from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
-from l2i.methods.base import Method, make_weighted_cost
+from l2i.methods.base import OneForward, make_weighted_cost
 from l2i.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoLabel(Method):
+class PseudoLabel(OneForward):
     """A hard label (regression: the prediction) on one view, the task's loss on another.
 
     Lee trains on the view that was labelled, `student_view="weak"`. The default transports labels

@@ -10,13 +10,17 @@ from torch.nn import functional as F
 from l2i.bilevel.functional import Net
 from l2i.bilevel.problem import Imputed, Student
 from l2i.data.batch import Batch
-from l2i.methods.base import Method, View
+from l2i.methods.base import OneForward, View
 from l2i.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class VAT(Method):
-    """z is the prediction on x, learned at x + r; r is found by one power iteration."""
+class VAT(OneForward):
+    """z is the prediction on x, learned at x + r; r is found by one power iteration.
+
+    The divergence is Miyato's, KL(prediction on x ‖ prediction at x + r). MixMatch's code for its
+    VAT baseline has its arguments the other way round.
+    """
 
     name: ClassVar[str] = "vat"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)

@@ -6,7 +6,16 @@ Some cells are also trained on budgets of our own, in minutes of one GPU (benchm
 from functools import partial
 from typing import NamedTuple
 
-from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
+from l2i.recipes.table import (
+    CONTROLS,
+    Cell,
+    Settings,
+    Table,
+    compute_released_eta,
+    make_cells,
+    make_l2i,
+    name_cells,
+)
 
 BATCH_SIZE = 64
 UNLABELED_RATIO = 7  # times the labelled batch, for FixMatch and UDA
@@ -22,7 +31,8 @@ class CifarSpec(NamedTuple):
     optim: Settings
 
 
-ADAM = {"name": "adam", "weight_decay": 0.0004}  # at a constant rate
+ADAM = {"name": "adam", "weight_decay": 0.00004}  # at a constant rate
+MEAN_TEACHER_DECAY = 0.0004  # with Adam
 SGD = {"name": "sgd", "weight_decay": 0.001, "weight_decay_mode": "l2", "schedule": "cosine"}
 CIFAR10_SPEC = CifarSpec("cifar10", 10, (250, 500, 1000), 0.002, ADAM)
 CIFAR100_SPEC = CifarSpec("cifar100", 100, (500, 1000, 2000), 0.03, SGD)
@@ -31,43 +41,51 @@ HOLDOUT_SIZES = {"holdout32": 32, "holdout128": 128}  # of ablations
 # λ and its ramp where the paper follows MixMatch's code; its own values are in the appendix
 METHOD_SETTINGS: dict[str, Settings] = {
     "supervised": {},
-    "pi-model": {"weight": 10.0, "rampup": 0.4},
+    "pi-model": {"weight": 20.0, "rampup": 0.4},
     "pseudo-label": {"weight": 1.0, "rampup": 0.4, "threshold": 0.95, "student_view": "weak"},
-    "mixup": {"weight": 1.0, "alpha": 0.5},
+    "mixup": {"weight": 1.0, "alpha": 0.75},
     # MixMatch's ε = 6 is for inputs in [−1, 1], with half our standard deviation
     "vat": {"weight": 0.3, "rampup": 0.4, "epsilon": 12.0, "entropy": 0.06},
-    "mean-teacher": {"weight": 50.0, "rampup": 0.4},
+    "mean-teacher": {"weight": 50.0, "rampup": 0.4, "one_forward": True},
     "mixmatch": {
         "weight": 75.0,
-        "rampup": 0.4,
+        "rampup": 1 / 64,
         "temperature": 0.5,
         "alpha": 0.75,
         "one_forward": True,
     },
     "fixmatch": {"weight": 1.0, "threshold": 0.95, "one_forward": True},
-    "uda": {"weight": 1.0, "one_forward": True},
+    "uda": {"weight": 1.0, "annealing": "none", "one_forward": True},
 }
 SOURCES = {
     "steps": "MixMatch and FixMatch: 2^26 samples in batches of 64",
     "data.weak.shift": "MixMatch: 4 pixels, reflected at the edges",
     "data.weak.flip": "MixMatch",
-    "data.strong.randaugment": "FixMatch's code: 2 operations, each with probability 1/2",
+    "data.strong.randaugment": "FixMatch's code: 2 operations, each with probability 1/2; "
+    "their ranges are its paper's",
     "data.strong.cutout": "FixMatch's code: half the side",
     "batch.unlabeled": "as many as labelled; FixMatch and UDA: 7 times as many",
-    "method.weight": "MixMatch's code for its baselines and MixMatch; 1 for FixMatch",
-    "method.rampup": "MixMatch: linear over the first part of the run, 40 % here",
+    "method.weight": "MixMatch's scripts for its baselines and MixMatch; 1 for FixMatch",
+    "method.rampup": "MixMatch's code: linear over the first 40 % of the run for its baselines, "
+    "over 1/64 for MixMatch",
     "method.epsilon": "MixMatch's code: 6 for inputs with half our standard deviation",
     "method.entropy": "MixMatch's code, without ramp-up",
-    "method.alpha": "MixMatch's code: 0.5 for MixUp; its paper: 0.75 for MixMatch",
-    "method.one_forward": "FixMatch's code: one forward for all, also for UDA; "
-    "MixMatch's code interleaves its batches",
-    "method.annealing": "UDA's paper, like its threshold 0.8 and temperature 0.4",
+    "method.alpha": "MixMatch's scripts for CIFAR-10",
+    "method.one_forward": "FixMatch's code, also for UDA; the released code for mean teacher and "
+    "MixMatch's for MixMatch interleave batches; for the others MixMatch's passes them apart",
+    "method.annealing": "UDA's script for CIFAR has none; threshold and temperature are its "
+    "paper's",
     "optim.nesterov": "not specified in the paper; used in FixMatch's code",
     "l2i.hypergradient": "closed form for the distance in use; "
     "the paper's equation, verbatim, is bilevel.last_layer_paper",
-    "optim.weight_decay_mode": "MixMatch's code: θ ← (1 − wd)θ with Adam; FixMatch's: L2 with SGD",
-    "l2i.paper.eta": "the paper gives none; released code: 50·lr (O) and 100·lr (L) "
-    "on sums over batch and classes",
+    "optim.weight_decay": "MixMatch's scripts for CIFAR-10: 0.0004 for mean teacher, 0.00004 for "
+    "the others (the paper's text: 0.0004, released code: 0.00004); the paper for CIFAR-100",
+    "optim.weight_decay_mode": "θ ← (1 − wd)θ with Adam, of all parameters as in the released "
+    "code, MixMatch's: kernels only; FixMatch's: L2 with SGD",
+    "optim.ema_bn": "ours: at a constant rate, copied statistics do not fit the averaged weights; "
+    "MixMatch's code can renew them as well",
+    "l2i.paper.eta": "the paper gives none; released code: 0.1 (O) and 0.2 (L) on a sum over "
+    "64 samples and all classes, on C^U alone",
 }
 
 
@@ -106,14 +124,11 @@ BUDGETS = {
             "optim.lr": "the paper's; for FixMatch twice its own (ours)",
             "optim.schedule": "the paper's; ours for FixMatch",
             "optim.warmup": "ours, for FixMatch only",
-            "optim.weight_decay": "the paper's; FixMatch's code for FixMatch on CIFAR-10",
-            "optim.ema_bn": "ours: at a high learning rate, the model's statistics do not fit "
-            "the averaged weights; benchmarks/",
+            "optim.weight_decay": "FixMatch's code for FixMatch on CIFAR-10, where MixMatch's "
+            "scripts have 0.0004 for mean teacher and 0.00004 for MixMatch",
             "batch.unlabeled": "as many as labelled; for FixMatch twice as many, for speed "
             "(7 times as many in its paper)",
             "l2i.outer_batch_size": "ours, for speed",
-            "l2i.paper.eta": "released code: 50·lr on sums over batch and classes, "
-            "with the paper's lr, also for FixMatch",
         },
     ),
 }
@@ -121,23 +136,18 @@ BUDGETS = {
 
 def _make_budget_cells(spec: CifarSpec) -> list[Cell]:
     """Return cells of the fewest labels on budgets of our own."""
-    fixmatch = Cell("fixmatch", spec.label_counts[0], budget="short")
-    pair = [fixmatch, fixmatch._replace(update="normalized")]
+    labels = spec.label_counts[0]
     if spec is CIFAR100_SPEC:
-        return pair
-    teacher = fixmatch._replace(method="mean-teacher")
-    mixmatch = fixmatch._replace(method="mixmatch")
-    return [
-        *(cell._replace(budget="fast") for cell in pair),
-        teacher,
-        *(teacher._replace(update="normalized", ablation=name) for name in ("", "exact")),
-        teacher._replace(update="paper"),
-        mixmatch,
-        mixmatch._replace(update="normalized"),
-        *pair,
-        fixmatch._replace(update="normalized", ablation="learnable"),
-        fixmatch._replace(update="paper"),
+        return make_cells("fixmatch", labels, budget="short")
+    fast = Cell("fixmatch", labels, budget="fast")
+    short = [
+        cell
+        for method in ("mean-teacher", "mixmatch", "fixmatch")
+        for cell in make_cells(
+            method, labels, ablations=_list_ablations(spec, method, labels), budget="short"
+        )
     ]
+    return [fast, fast._replace(update="normalized"), *short]
 
 
 def build_cells(spec: CifarSpec) -> list[Cell]:
@@ -153,25 +163,19 @@ def build_cells(spec: CifarSpec) -> list[Cell]:
 
 
 def _list_ablations(spec: CifarSpec, method: str, labels: int) -> tuple[str, ...]:
-    """Return the ablations of a method with L2I."""
+    """Return the controls of a method with L2I, and its ablations."""
     if method != "fixmatch":
-        return ("exact",) if method == "mean-teacher" else ()
+        return (*CONTROLS, "exact") if method == "mean-teacher" else CONTROLS
     if spec is CIFAR10_SPEC:
-        return ("learnable",)
-    return ("learnable", "separate", *(HOLDOUT_SIZES if labels == 500 else ()))
+        return (*CONTROLS, "learnable")
+    return (*CONTROLS, "learnable", "separate", *(HOLDOUT_SIZES if labels == 500 else ()))
 
 
 def make_settings(spec: CifarSpec, cell: Cell) -> Settings:
     """Return the paper's protocol for a cell, or its shorter version."""
     budget = BUDGETS[cell.budget]
-    unlabeled_ratio = outer_ratio = 1
-    if cell.method in ("fixmatch", "uda"):
-        unlabeled_ratio = budget.unlabeled_ratio
-        # on a budget of ours the outer step has no more than 64
-        outer_ratio = 1 if cell.budget else UNLABELED_RATIO
-    # the released code's step on a sum over batch and classes, written for our means
-    eta_scale = 100 if cell.ablation == "learnable" else 50
-    eta = eta_scale * spec.lr * outer_ratio * BATCH_SIZE * spec.num_classes
+    unlabeled_ratio = budget.unlabeled_ratio if cell.method in ("fixmatch", "uda") else 1
+    eta = compute_released_eta(cell, spec.num_classes)
     batch = {"labeled": BATCH_SIZE, "unlabeled": unlabeled_ratio * BATCH_SIZE}
     weak = {"shift": 4, "padding": "reflect", "flip": True}
     return {
@@ -203,7 +207,9 @@ def _make_optim(spec: CifarSpec, cell: Cell) -> Settings:
 
     That is SGD as in FixMatch's code, at twice its rate, with a linear decay to 0.
     """
-    optim = {**spec.optim, "lr": spec.lr, "ema_decay": 0.999}
+    optim = {**spec.optim, "lr": spec.lr, "ema_decay": 0.999, "ema_bn": "recompute"}
+    if cell.method == "mean-teacher" and spec is CIFAR10_SPEC:
+        optim["weight_decay"] = MEAN_TEACHER_DECAY
     if cell.budget and cell.method == "fixmatch":
         optim |= {
             "name": "sgd",
@@ -215,7 +221,7 @@ def _make_optim(spec: CifarSpec, cell: Cell) -> Settings:
         }
         if spec is CIFAR10_SPEC:
             optim["weight_decay"] = 0.0005
-    return {**optim, "ema_bn": "recompute"} if cell.budget == "short" else optim
+    return optim
 
 
 def _build_table(spec: CifarSpec) -> Table:

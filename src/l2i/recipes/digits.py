@@ -1,7 +1,15 @@
 """The embedded demo: scikit-learn's digits with 40 labels, every method with and without L2I."""
 
 from l2i.methods import METHODS
-from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
+from l2i.recipes.table import (
+    Cell,
+    Settings,
+    Table,
+    compute_released_eta,
+    make_cells,
+    make_l2i,
+    name_cells,
+)
 
 NUM_LABELED = 40
 LEARNING_RATE = 0.002
@@ -18,7 +26,7 @@ def build_cells() -> list[Cell]:
     cells = [Cell("supervised", NUM_LABELED)]
     for method in METHODS:
         if method != "supervised":
-            cells += make_cells(method, NUM_LABELED, control=True)
+            cells += make_cells(method, NUM_LABELED)
     return cells
 
 
@@ -37,9 +45,14 @@ def make_settings(cell: Cell) -> Settings:
         "batch": {"labeled": 40, "unlabeled": 64, "holdout": 40},
         "model": {"name": "mlp", "width": 128, "depth": 2},
         "method": METHOD_SETTINGS.get(cell.method, {}),
-        # the released code's step, 50·lr on a sum over batch and classes, in our means
-        "l2i": make_l2i(cell, eta=50 * LEARNING_RATE * 64 * 10),
-        "optim": {"name": "adam", "lr": LEARNING_RATE, "weight_decay": 0.00004, "ema_decay": 0.99},
+        "l2i": make_l2i(cell, eta=compute_released_eta(cell, num_classes=10)),
+        "optim": {
+            "name": "adam",
+            "lr": LEARNING_RATE,
+            "weight_decay": 0.00004,
+            "ema_decay": 0.99,
+            "ema_bn": "recompute",
+        },
     }
 
 

@@ -1,6 +1,14 @@
 """ImageNet at 72 pixels with 5 % of the labels, or all of them (section 5, Experiment 3)."""
 
-from l2i.recipes.table import UPDATE_SUFFIXES, Cell, Settings, Table, make_cells, make_l2i
+from l2i.recipes.table import (
+    UPDATE_SUFFIXES,
+    Cell,
+    Settings,
+    Table,
+    compute_released_eta,
+    make_cells,
+    make_l2i,
+)
 
 LEARNING_RATE = 0.1
 EPOCHS = 120
@@ -10,7 +18,13 @@ NUM_TRAIN_IMAGES = 1_281_167
 BATCH_SIZE = 256
 UNLABELED_BATCH_SIZES = {"mixmatch": 256, "fixmatch": 768}
 METHOD_SETTINGS: dict[str, Settings] = {
-    "mixmatch": {"weight": 100.0, "rampup": 0.4, "temperature": 0.5, "alpha": 0.75},
+    "mixmatch": {
+        "weight": 100.0,
+        "rampup": 1 / 64,
+        "temperature": 0.5,
+        "alpha": 0.75,
+        "one_forward": True,
+    },
     "fixmatch": {"weight": 10.0, "threshold": 0.95, "one_forward": True},
 }
 SOURCES = {
@@ -18,16 +32,18 @@ SOURCES = {
     "the paper does not say which",
     "data.num_validation": "the paper sets none aside here",
     "data.weak.crop": "Rebuffi et al.: crops of 64 from 72 pixels",
-    "data.strong.randaugment": "FixMatch's code: 2 operations, each with probability 1/2",
+    "data.strong.randaugment": "FixMatch's code: 2 operations, each with probability 1/2; "
+    "their ranges are its paper's for CIFAR",
     "data.strong.cutout": "FixMatch's code for CIFAR: half the side",
     "batch.holdout": "as many as labelled, as in the paper's other experiments",
-    "method.rampup": "as for CIFAR",
+    "method.rampup": "MixMatch's code: linear over the first 1/64 of the run",
     **dict.fromkeys(("method.temperature", "method.alpha"), "MixMatch's, as for CIFAR"),
     "method.threshold": "FixMatch's, as for CIFAR",
-    "method.one_forward": "FixMatch's code",
+    "method.one_forward": "FixMatch's code; MixMatch's code interleaves its batches",
     "optim.ema_decay": "as for CIFAR; the averaged model is evaluated",
-    "l2i.paper.eta": "the paper gives none; the released code's rule for CIFAR: "
-    "50·lr on a sum over batch and classes",
+    "optim.ema_bn": "ours: while the rate is high, copied statistics do not fit the average",
+    "l2i.paper.eta": "the paper gives none; released code for CIFAR: "
+    "0.1 on a sum over 64 samples and all classes, on C^U alone",
 }
 
 
@@ -58,7 +74,7 @@ def make_settings(cell: Cell) -> Settings:
         "batch": {"labeled": BATCH_SIZE, "unlabeled": unlabeled, "holdout": BATCH_SIZE},
         "model": {"name": "resnet", "depth": 26, "width": 1},
         "method": METHOD_SETTINGS.get(cell.method, {}),
-        "l2i": make_l2i(cell, eta=50 * LEARNING_RATE * unlabeled * NUM_CLASSES),
+        "l2i": make_l2i(cell, eta=compute_released_eta(cell, NUM_CLASSES)),
         "optim": {
             "name": "sgd",
             "lr": LEARNING_RATE,
@@ -68,6 +84,7 @@ def make_settings(cell: Cell) -> Settings:
             "schedule": "step",
             "milestones": (30 / 120, 60 / 120, 90 / 120),
             "ema_decay": 0.999,
+            "ema_bn": "recompute",
         },
     }
 
@@ -77,10 +94,18 @@ CELLS = (
     Cell("mixmatch", LABELED_FRACTION),
     *make_cells("fixmatch", LABELED_FRACTION),
 )
+
+
+def _name_cell(cell: Cell) -> str:
+    """Return a cell's name, without its number of labels: there is one."""
+    name = f"imagenet/{cell.method_slug}{UPDATE_SUFFIXES[cell.update]}"
+    return f"{name}-{cell.ablation}" if cell.ablation else name
+
+
 TABLE = Table(
     name="imagenet",
     cells={
-        **{f"imagenet/{cell.method_slug}{UPDATE_SUFFIXES[cell.update]}": cell for cell in CELLS},
+        **{_name_cell(cell): cell for cell in CELLS},
         "imagenet/sl-all": Cell("supervised", 1.0),
     },
     make_settings=make_settings,

@@ -29,6 +29,8 @@ def resolve_protocol(run: Run) -> dict[str, Any]:
     unused = [NON_PROTOCOL_FIELDS, other_fields]
     if run.data.num_test == 1.0:  # all, as everywhere
         unused.append(r"data\.num_test")
+    supervised = run.l2i.paper.inner_supervised
+    unused.append(r"l2i\.paper\.eta" if supervised else r"l2i\.paper\.supervised_eta")
     if run.l2i.update == "off":
         unused += [r"l2i\.(?!update$).+", r"batch\.holdout"]
     if not run.method.views:

@@ -23,22 +23,27 @@ from l2i.distributed import current_group
 class TrainingNet:
     """Φ at θ, with forwards that update the running statistics through `DeferredBatchNorm`.
 
-    Every forward has leaves of its own, so that its backward can run on its own stream.
+    Every forward has leaves of its own, so that its backward can run on its own stream; or all have
+    `shared_leaves`, and keep their graph for another gradient.
     """
 
-    def __init__(self, batchnorm: DeferredBatchNorm, params: Params) -> None:
-        self.batchnorm, self.params = batchnorm, params
-        self.passes: list[Params] = []
+    def __init__(
+        self, batchnorm: DeferredBatchNorm, params: Params, shared_leaves: Params | None = None
+    ) -> None:
+        self.batchnorm, self.params, self.shared_leaves = batchnorm, params, shared_leaves
+        self.passes: list[Params] = [] if shared_leaves is None else [shared_leaves]
 
     def __call__(self, x: Tensor) -> Tensor:
-        self.passes.append(make_leaf_params(self.params))
+        if self.shared_leaves is None:
+            self.passes.append(make_leaf_params(self.params))
         with swap_parameters(self.batchnorm.model, self.passes[-1]), self.batchnorm.redirect():
             return self.batchnorm.model(x)  # type: ignore[no-any-return]
 
     def gradient(self, cost: Tensor) -> Params:
         """Return the gradient of a cost that some of the forwards led to."""
         leaves = [p for theta in self.passes for p in theta.values()]
-        grads = iter(torch.autograd.grad(cost, leaves, allow_unused=True))
+        is_shared = self.shared_leaves is not None
+        grads = iter(torch.autograd.grad(cost, leaves, allow_unused=True, retain_graph=is_shared))
         grads_by_pass = [{name: next(grads) for name in theta} for theta in self.passes]
         parts = [
             {n: torch.zeros_like(self.params[n]) if g is None else g for n, g in part.items()}

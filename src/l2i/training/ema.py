@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from l2i.bilevel.functional import find_tracking_batchnorms, freeze_buffers, lookahead
-from l2i.config import Run
+from l2i.config import Run, replace
 from l2i.data.samples import Samples
 from l2i.tasks import Task
 from l2i.training.evaluation import compute_outputs, iter_chunks
@@ -67,7 +67,8 @@ def recompute_bn(model: nn.Module, run: Run, task: Task, loader: Loader) -> None
                 layer.momentum = new_momentum
             return model(x)  # type: ignore[no-any-return]
 
-        with closing(loader.clone()) as own_loader:
+        sizes = {name: min(size, BN_SAMPLES) for name, size in vars(run.batch).items()}
+        with closing(loader.clone(replace(run, batch=sizes))) as own_loader:
             for step in range(min(run.steps, -(-BN_SAMPLES // samples_per_step))):
                 batch = own_loader.draw_batch(step, holdout=False)
                 compute_costs(run.method, task, net, imputer, batch)

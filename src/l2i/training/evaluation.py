@@ -16,6 +16,8 @@ from l2i.training.metrics import MetricRow
 
 NUM_FINAL_EVALS = 20  # evaluations behind the final metric
 FINAL_EVAL_FRACTION = 0.02  # of the steps, at the end, over which they are spread
+# at least, up to a tenth of the run: evaluations of one average that lie closer are all alike
+MIN_FINAL_WINDOW = 1000
 MIN_STEPS_FOR_AVERAGE = 1000  # shorter runs report the last evaluation alone
 EVAL_BATCH_SIZES = {"cpu": 64, "cuda": 1024}  # activations of few samples fit in a CPU's cache
 TARGET_TOLERANCE = 1e-6  # relative; a target with a smaller std does not vary
@@ -31,11 +33,16 @@ def is_eval_step(step: int, steps: int, every: int) -> bool:
 
 
 def compute_final_steps(steps: int) -> list[int]:
-    """Return the evaluations behind the final metric, spread over the last 2 % of the steps."""
+    """Return the evaluations behind the final metric, spread over the end of the run."""
     if steps < MIN_STEPS_FOR_AVERAGE:
         return [steps]
-    interval = FINAL_EVAL_FRACTION * steps
-    return [steps - int(i * interval / NUM_FINAL_EVALS) for i in reversed(range(NUM_FINAL_EVALS))]
+    interval = compute_final_window(steps) / NUM_FINAL_EVALS
+    return [steps - int(i * interval) for i in reversed(range(NUM_FINAL_EVALS))]
+
+
+def compute_final_window(steps: int) -> int:
+    """Return over how many steps the last 20 evaluations are spread."""
+    return int(max(FINAL_EVAL_FRACTION * steps, min(MIN_FINAL_WINDOW, steps / 10)))
 
 
 def compute_final_metric(
@@ -64,7 +71,8 @@ def describe_metric(steps: int, final: ReportRule, part: str, *, averaged: bool)
         return f"{model}, at the evaluation with the best validation metric (early stopping)"
     if steps < MIN_STEPS_FOR_AVERAGE:
         return f"{model}, at the last step"
-    return f"{final} of {model} over the last 20 evaluations (the last 2 % of the steps)"
+    window = f"spread over the last {compute_final_window(steps):,} steps"
+    return f"{final} of {model} over the last 20 evaluations, {window}"
 
 
 def measure_diversity(task: Task, outputs: Tensor, y: Tensor) -> float:

@@ -35,6 +35,7 @@ class Loader:
         self.weak = run.data.weak
         self.strong = run.data.strong if splits.vocabulary is None else run.data.words
         self.has_holdout = run.l2i.update != "off"
+        self.shuffles_holdout = run.l2i.ablation == "shuffled_labels"
         self.device = splits.labeled.y.device
         self.generator = Generator(self.device)
         self.step = 0
@@ -71,9 +72,13 @@ class Loader:
         self.seek(step)
         return self.sample(holdout=holdout)
 
-    def clone(self) -> Loader:
-        """Return a loader that draws the same batches, and may be at a different step."""
+    def clone(self, run: Run | None = None) -> Loader:
+        """Return a loader that draws the same batches, and may be at a different step.
+
+        With a `run`, batches have the sizes of that run.
+        """
         loader = copy.copy(self)
+        loader.run = run or self.run
         loader.generator, loader.progress = Generator(self.device), torch.zeros_like(self.progress)
         loader.streams = loader._open_streams()
         return loader
@@ -94,13 +99,19 @@ class Loader:
         return Batch(labeled, unlabeled, mix, holdout_batch, self.progress.clone())
 
     def _sample_labeled(self, part: str) -> Labeled:
-        x, y = self._fetch_samples(part)
+        rows = self._draw_rows(part)
+        x = self._fetch_inputs(part, rows)
         view, affine_map = self.splits.make_view(self.weak, x, self.generator)
+        if part == "holdout" and self.shuffles_holdout:  # drawn last: all else is as without it
+            order = torch.randperm(len(rows), generator=self.generator, device=self.device)
+            rows = rows[order]
+        y = getattr(self.splits, part).y[self.group.shard(rows)]
         label = self.task.transport_label(self.task.encode(y), affine_map)
         return Labeled(self._prepare_inputs(view), label)
 
     def _sample_unlabeled(self) -> Unlabeled:
-        x = self._fetch_samples("unlabeled")[0]
+        is_streamed = "unlabeled" in self.streams  # a million rows are slow to draw
+        x = self._fetch_inputs("unlabeled", None if is_streamed else self._draw_rows("unlabeled"))
         views: dict[str, Tensor] = {}
         affine_maps: dict[str, AffineMap | None] = {}
         for name in dict.fromkeys(self.method.views):
@@ -120,21 +131,25 @@ class Loader:
         x = self.splits.to_inputs(view)
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
 
-    def _fetch_samples(self, part: str) -> tuple[Tensor, Tensor]:
-        """Return the step's raw samples of one set; grey levels of images become floats."""
-        samples = getattr(self.splits, part)
+    def _draw_rows(self, part: str) -> Tensor:
+        """Draw the rows of the step's mini-batch of one set, for all processes."""
+        samples, size = getattr(self.splits, part), getattr(self.run.batch, part)
+        count = len(samples.x)
+        if part not in self.streams:
+            return sample_indices(count, size, self.generator, samples.weight)
+        seed = self.run.seed
+        rows = sample_stream_indices(self.step, part=part, count=count, size=size, seed=seed)
+        return rows.to(self.device, non_blocking=True)
+
+    def _fetch_inputs(self, part: str, rows: Tensor | None) -> Tensor:
+        """Return the raw samples of this process; grey levels of images become floats."""
         if part in self.streams:
-            x, y = self.streams[part](self.step), samples.y[:0]
-            if part != "unlabeled":  # whose labels nobody needs: a million rows are slow to draw
-                rows = self.streams[part].dataset.rows(self.step)
-                y = samples.y[rows.to(self.device, non_blocking=True)]
+            x = self.streams[part](self.step)
         else:
-            size = getattr(self.run.batch, part)
-            rows = sample_indices(len(samples.x), size, self.generator, samples.weight)
-            rows = self.group.shard(rows)
-            x, y = samples.x[rows], samples.y[rows]
+            assert rows is not None
+            x = getattr(self.splits, part).x[self.group.shard(rows)]
         normalization = self.splits.normalization
-        return x if normalization is None else x.to(normalization.mean.dtype), y
+        return x if normalization is None else x.to(normalization.mean.dtype)
 
     def _sample_mix(self, quantiles: Tensor) -> MixupDraws:
         """Draw the mixing of the samples of this process: none is mixed with another process's."""

@@ -197,8 +197,8 @@ class StepScalars:
             "rho": run.l2i.rho,
             "ema_weight": max(1 / (t + 1), 1 - run.optim.ema_decay),
         }
-        if paper.eta is not None:
-            values["eta"] = paper.eta * (lr_factor if paper.eta_schedule == "rate" else 1.0)
+        if paper.inner_rate is not None:
+            values["eta"] = paper.inner_rate * (lr_factor if paper.eta_schedule == "rate" else 1.0)
         for name, value in values.items():
             if self.last_values.get(name) != value:
                 getattr(self, name).fill_(value)

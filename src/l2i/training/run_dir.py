@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -236,8 +236,12 @@ def find_differences(stored: dict[str, Any], current: dict[str, Any], path: str 
 
 def collect_versions() -> dict[str, str]:
     """Return the versions of the software that results depend on."""
+    try:
+        own_version = version("l2i")
+    except PackageNotFoundError:  # imported from a folder, without an installation
+        own_version = "unknown"
     python = platform.python_version()
-    return {"l2i": version("l2i"), "torch": torch.__version__, "python": python}
+    return {"l2i": own_version, "torch": torch.__version__, "python": python}
 
 
 def describe_hardware(device: torch.device) -> str:

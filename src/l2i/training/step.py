@@ -6,7 +6,7 @@ gradients share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
@@ -53,6 +53,12 @@ class StreamSchedule:
 SEQUENTIAL = StreamSchedule()
 
 
+def is_part_of(x: Tensor, batch: Tensor) -> bool:
+    """Return whether `x` is a batch or its first samples, not a copy of them."""
+    layout, batch_layout = ((t.data_ptr(), t.shape[1:], t.stride()) for t in (x, batch))
+    return layout == batch_layout and len(x) <= len(batch)
+
+
 class CachedForward(NamedTuple):
     """A batch, the network's features and outputs, and when they are ready in a captured step."""
 
@@ -60,11 +66,6 @@ class CachedForward(NamedTuple):
     features: Tensor | None
     outputs: Tensor
     ready: torch.cuda.Event | None
-
-    def matches(self, x: Tensor) -> bool:
-        """Return whether `x` is this batch or its first samples, not a copy of them."""
-        layout, own_layout = ((t.data_ptr(), t.shape[1:], t.stride()) for t in (x, self.x))
-        return layout == own_layout and len(x) <= len(self.x)
 
 
 class ForwardCache:
@@ -96,7 +97,7 @@ class ForwardCache:
 
     def _find(self, x: Tensor) -> CachedForward | None:
         """Return the entry of `x`, and let the current stream wait for it."""
-        entry = next((candidate for candidate in self.entries if candidate.matches(x)), None)
+        entry = next((entry for entry in self.entries if is_part_of(x, entry.x)), None)
         if entry is not None and entry.ready is not None:
             torch.cuda.current_stream().wait_event(entry.ready)
         return entry
@@ -109,20 +110,41 @@ class ForwardCache:
         return Activations(entry.features[: len(x)].detach(), entry.outputs[: len(x)].detach())
 
 
-class ConcatForward:
-    """One forward of several batches; called with one of them, it returns that batch's outputs."""
+class JointBatch:
+    """Batches that pass the network in one forward, and so share its BatchNorm statistics."""
 
-    def __init__(self, net: Net, *batches: Tensor) -> None:
+    def __init__(self, *batches: Tensor) -> None:
         if len({x.shape[1:] for x in batches}) > 1:
             shapes = ", ".join(str(list(x.shape[1:])) for x in batches)
             problem = f"method.one_forward needs samples of one shape, not {shapes}"
             raise InputError(f"{problem}; leave it out")
-        unique = list({id(x): x for x in batches}.values())  # views may be one and the same
-        parts = net(torch.cat(unique)).split([len(x) for x in unique])
-        self.batch_outputs: list[tuple[Tensor, Tensor]] = list(zip(unique, parts, strict=True))
+        self.rows: list[tuple[Tensor, slice]] = []
+        start = 0
+        for batch in batches:
+            if self._find(batch) is None:  # views may be one and the same
+                self.rows.append((batch, slice(start, start + len(batch))))
+                start += len(batch)
+        self.x = torch.cat([batch for batch, _ in self.rows])
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return next(outputs for batch, outputs in self.batch_outputs if batch is x)
+    def _find(self, x: Tensor) -> slice | None:
+        """Return the rows of a batch, or of its first samples; None if it is not among them."""
+        starts = (rows.start for batch, rows in self.rows if is_part_of(x, batch))
+        return next((slice(start, start + len(x)) for start in starts), None)
+
+    def join(self, net: Net) -> Net:
+        """Return a net that passes all rows to compute the outputs of one of the batches."""
+
+        def joint_net(x: Tensor) -> Tensor:
+            rows = self._find(x)
+            return net(x) if rows is None else net(self.x)[rows]
+
+        return joint_net
+
+    def widen(self, student: Student) -> Student:
+        """Return the same student with all rows as its inputs."""
+        rows = self._find(student.inputs)
+        assert rows is not None
+        return Student(self.x, lambda outputs, imputed: student.cost(outputs[rows], imputed))
 
 
 class Costs(NamedTuple):
@@ -131,7 +153,7 @@ class Costs(NamedTuple):
     c_t: Tensor
     c_u: Tensor
     mask_by_class: Tensor | None = None  # [C], shares of labels that pass the mask, if there is one
-    one_forward: bool = False  # whether one forward led to both, so that one backward serves both
+    joint_batch: JointBatch | None = None  # if one forward led to both: one backward serves both
 
 
 def compute_costs(
@@ -141,14 +163,18 @@ def compute_costs(
     imputer: Net,
     batch: Batch,
     streams: StreamSchedule = SEQUENTIAL,
+    outer_inputs: Sequence[Tensor] = (),
 ) -> Costs:
-    """Return C^T and C^U of the base step; no gradient reaches the imputed labels."""
+    """Return C^T and C^U of the base step; no gradient reaches the imputed labels.
+
+    A joint forward also passes `outer_inputs`, so that they are normalised alike.
+    """
     if not method.uses_pseudo_labels:
         with streams("labeled"):
             c_t = task.loss(net(batch.labeled.x), batch.labeled.y)
         return Costs(c_t, torch.zeros_like(c_t))
     if isinstance(method, OneForward) and method.one_forward:
-        return _compute_joint_costs(method, task, net, imputer, batch, streams)
+        return _compute_joint_costs(method, task, net, imputer, batch, streams, outer_inputs)
     with streams("impute"), torch.no_grad():
         imputed = method.impute(task, imputer, batch)
     with streams("labeled"):
@@ -171,22 +197,37 @@ def compute_costs(
 
 
 def _compute_joint_costs(
-    method: Method, task: Task, net: Net, imputer: Net, batch: Batch, streams: StreamSchedule
+    method: Method,
+    task: Task,
+    net: Net,
+    imputer: Net,
+    batch: Batch,
+    streams: StreamSchedule,
+    outer_inputs: Sequence[Tensor],
 ) -> Costs:
     """Compute both costs from one forward, so that all samples share BatchNorm's statistics."""
+    # a teacher passes its views itself, and labels of mixed rows are not those of a row
+    imputes_apart = method.imputer == "teacher" or method.mixes_targets
+    if imputes_apart:
+        with streams("impute"), torch.no_grad():
+            imputed = method.impute(task, imputer, batch)
     with streams("student"):
         supervised = method.supervised(task, net, batch)
         student = method.student(task, imputer, batch)
-        # labels of mixed rows are imputed on views that are not among the rows
-        weak_views = [] if method.mixes_targets else [batch.unlabeled.weak]
-        joint_net = ConcatForward(net, supervised.inputs, *weak_views, student.inputs)
-        with torch.no_grad():
-            imputed = method.impute(task, imputer if method.mixes_targets else joint_net, batch)
+        weak_views = [] if imputes_apart else [batch.unlabeled.weak]
+        joint_batch = JointBatch(supervised.inputs, *weak_views, student.inputs, *outer_inputs)
+        outputs = net(joint_batch.x)
+        joint_net = joint_batch.join(lambda x: outputs if x is joint_batch.x else net(x))
+        streams.wait("impute")
+        if not imputes_apart:
+            with torch.no_grad():
+                imputed = method.impute(task, joint_net, batch)
         c_t = supervised.cost(joint_net(supervised.inputs), imputed)
         c_u = student.cost(joint_net(student.inputs), imputed)
-        extra = method.extra_cost(task, net, batch)
+        extra = method.extra_cost(task, joint_net, batch)
         c_t = c_t if extra is None else c_t + extra
-        return Costs(c_t, c_u, method.mask_by_class(task, imputed), one_forward=True)
+        streams.hold(imputed, joint_batch)
+        return Costs(c_t, c_u, method.mask_by_class(task, imputed), joint_batch)
 
 
 class BaseGradient(NamedTuple):
@@ -239,7 +280,7 @@ class Gradients:
         exact_names = [] if self.head is None else self.head.names
         matrix_names = list_matrix_params(network) if is_bf16 else []
         self.bf16_names = [name for name in matrix_names if name not in exact_names]
-        self.looks_ahead = self.outer_step is not None and run.l2i.paper.eta is not None
+        self.looks_ahead = self.outer_step is not None and run.l2i.paper.inner_rate is not None
         """Whether outer steps take an inner step, pass samples again and replay dropout masks."""
         self.reuses_forward = False
         """Whether an outer step at the same θ reuses forwards of the base step."""
@@ -254,6 +295,10 @@ class Gradients:
             imputer = lookahead(self.imputer, dict(self.imputer.named_parameters()))
         if not reuse_forward or not self.reuses_forward or self.outer_step is None:
             return Nets(training_net, training_net, imputer, live, theta)
+        if self.run.l2i.one_forward:  # that of the base step serves the outer step as well
+            training_net = TrainingNet(self.batchnorm, values, shared_leaves=theta)
+            live = ForwardCache(training_net, self.head)
+            return Nets(training_net, live, imputer, live, theta)
         student = training_net if self.head is None else ForwardCache(training_net, self.head)
         if imputes_itself and not self.run.l2i.outer_batch_size:
             imputer = live = ForwardCache(live)  # one forward for the labels of both steps
@@ -264,12 +309,15 @@ class Gradients:
     ) -> BaseGradient:
         """Return the gradient of C^T + λ C^U(Z), with labels imputed at θ or by the teacher."""
         method, weight = self.run.method, self.scalars.weight
-        costs = compute_costs(method, self.task, nets.student, nets.imputer, batch, streams)
+        outer_inputs = self._list_outer_inputs(batch)
+        costs = compute_costs(
+            method, self.task, nets.student, nets.imputer, batch, streams, outer_inputs
+        )
 
         def flat_gradient(cost: Tensor) -> Tensor:
             return self.flat.flatten(nets.training_net.gradient(cost))
 
-        if costs.one_forward:
+        if costs.joint_batch is not None:
             with streams("student"):
                 parts = [flat_gradient(costs.c_t + weight * costs.c_u)]
         else:
@@ -281,22 +329,46 @@ class Gradients:
         streams.hold(costs, parts)
         return BaseGradient(costs, parts)
 
+    def _list_outer_inputs(self, batch: Batch) -> list[Tensor]:
+        """Return what the outer step adds to the forward of the base step, if they share one."""
+        if not self.run.l2i.one_forward or batch.holdout is None:
+            return []
+        views = batch.unlabeled.views
+        return [views["weak"], views[self.outer_method.student_view], batch.holdout.x]
+
+    def join_batch(self, batch: Batch, nets: Nets) -> JointBatch | None:
+        """Return the rows that pass in one forward in a step with this batch, if it has one."""
+        if not self.run.l2i.one_forward:
+            return None
+        inputs, run = self._list_outer_inputs(batch), self.run
+        return compute_costs(
+            run.method, self.task, nets.live, nets.imputer, batch, outer_inputs=inputs
+        ).joint_batch
+
     def compute_outer(
-        self, batch: Batch, nets: Nets, streams: StreamSchedule = SEQUENTIAL
+        self,
+        batch: Batch,
+        nets: Nets,
+        streams: StreamSchedule = SEQUENTIAL,
+        joint_batch: JointBatch | None = None,
     ) -> FlatOuterGradient:
-        """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels."""
+        """Impute with the live model, look ahead, and take ∂C^H/∂θ through the labels.
+
+        With a `joint_batch`, every forward passes all its rows.
+        """
         assert self.outer_step is not None and batch.holdout is not None
         method, task, holdout, l2i = self.outer_method, self.task, batch.holdout, self.run.l2i
-        if l2i.ablation == "direct_gradient":
-            return self._compute_direct(nets, holdout, streams)
+        join = _keep_net if joint_batch is None else joint_batch.join
+        if l2i.ablation in ("zero_gradient", "direct_gradient"):
+            return self._compute_control(nets, holdout, streams, join)
         if l2i.outer_batch_size:
             count = l2i.outer_batch_size // current_group().size
             batch = batch._replace(unlabeled=batch.unlabeled.take_first(count))
         with streams("outer"):
-            imputed = method.impute(task, nets.live, batch)
+            imputed = method.impute(task, join(nets.live), batch)
 
         def c_h(net: Net) -> Tensor:
-            cost = task.loss(net(holdout.x), holdout.y)
+            cost = task.loss(join(net)(holdout.x), holdout.y)
             streams.wait("outer")  # the labels: they are needed from here on
             return cost
 
@@ -304,21 +376,28 @@ class Gradients:
         dependencies += ["labeled"] if l2i.paper.inner_supervised else []
         with streams("holdout", *dependencies):
             student = method.student(task, lookahead(self.network, nets.theta), batch)
+            student = student if joint_batch is None else joint_batch.widen(student)
             streams.hold(imputed, student)
-            problem = self._make_problem(batch, nets, student, imputed, c_h)
+            problem = self._make_problem(batch, nets, student, imputed, c_h, join)
             if not (method.mixes_targets and l2i.paper.inner_supervised):
                 return self._reduce(self.outer_step(problem))
             supervised = method.supervised(task, lookahead(self.network, nets.theta), batch)
             return self._reduce(self.outer_step(replace(problem, c_t=None), mixed_c_t=supervised))
 
     def _make_problem(
-        self, batch: Batch, nets: Nets, student: Student, imputed: Imputed, c_h: Cost
+        self,
+        batch: Batch,
+        nets: Nets,
+        student: Student,
+        imputed: Imputed,
+        c_h: Cost,
+        join: Callable[[Net], Net],
     ) -> Problem:
         """State the bilevel problem, with C^T in its inner step if the run asks for it."""
         student_net, labeled, paper = nets.student, batch.labeled, self.run.l2i.paper
 
         def c_t(net: Net) -> Tensor:
-            return self.task.loss(net(labeled.x), labeled.y)
+            return self.task.loss(join(net)(labeled.x), labeled.y)
 
         activations = None
         if isinstance(student_net, ForwardCache):
@@ -336,20 +415,29 @@ class Gradients:
             activations=activations,
         )
 
-    def _compute_direct(
-        self, nets: Nets, holdout: Labeled, streams: StreamSchedule
+    def _compute_control(
+        self, nets: Nets, holdout: Labeled, streams: StreamSchedule, join: Callable[[Net], Net]
     ) -> FlatOuterGradient:
-        """Return ∇C^H at θ, with no labels imputed: the gradient of more labelled samples."""
-        with streams("holdout"):
-            cost = self.task.loss(lookahead(self.network, nets.theta)(holdout.x), holdout.y)
-            grads = torch.autograd.grad(cost, list(nets.theta.values()), materialize_grads=True)
-            gradient = dict(zip(nets.theta, grads, strict=True))
+        """Return ∇C^H at θ, as of more labelled samples, or zero; no labels are imputed."""
+        theta, is_zero = nets.theta, self.run.l2i.ablation == "zero_gradient"
+        with streams("holdout"), torch.set_grad_enabled(not is_zero):
+            cost = self.task.loss(join(lookahead(self.network, theta))(holdout.x), holdout.y)
+            if is_zero:
+                gradient = {name: torch.zeros_like(p) for name, p in theta.items()}
+            else:
+                grads = torch.autograd.grad(cost, list(theta.values()), materialize_grads=True)
+                gradient = dict(zip(theta, grads, strict=True))
             return self._reduce(OuterGradient(gradient, cost.detach()))
 
     def _reduce(self, outer: OuterGradient) -> FlatOuterGradient:
         """Average over all processes."""
         group, flat = current_group(), self.flat.flatten(outer.gradient)
         return FlatOuterGradient(group.all_reduce_mean(flat), group.all_reduce_mean(outer.c_h))
+
+
+def _keep_net(net: Net) -> Net:
+    """Return the net itself, which passes every batch for itself."""
+    return net
 
 
 def _make_outer_step(run: Run, task: Task) -> OuterStep | None:

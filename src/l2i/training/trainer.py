@@ -162,8 +162,11 @@ class Trainer:
         gradients.batchnorm.pending_updates.clear()  # left by a step that could not be captured
         at_one_theta = with_outer and l2i.update == "normalized"
         nets = gradients.make_nets(self.params, reuse_forward=at_one_theta)
+        batch = batch if with_outer else batch._replace(holdout=None)  # drawn ahead all the same
         base = gradients.compute_base(batch, nets, streams)  # 4, 5
-        outer = gradients.compute_outer(batch, nets, streams) if at_one_theta else None  # 7 to 10
+        joint, outer = base.costs.joint_batch if l2i.one_forward else None, None
+        if at_one_theta:
+            outer = gradients.compute_outer(batch, nets, streams, joint)  # 7 to 10
         streams.join()
         gradients.batchnorm.apply_updates()
         total = gradient = self.group.all_reduce_mean(base.gradient)
@@ -173,7 +176,8 @@ class Trainer:
             )
         self.optimizer(self.flat.split(total), self.scalars.lr_factor)  # 6, and 11 at the same θ
         if with_outer and outer is None:
-            outer = gradients.compute_outer(batch, gradients.make_nets(self.params))  # 7 to 10, θ̂
+            nets = gradients.make_nets(self.params)
+            outer = gradients.compute_outer(batch, nets, joint_batch=joint)  # 7 to 10, at θ̂
             self.optimizer(self.flat.split(outer.gradient), self.scalars.lr_factor)  # 11
         self.optimizer.apply_weight_decay()
         with streams("impute"):
@@ -195,7 +199,9 @@ class Trainer:
         """Return ∂C^H/∂θ through the imputed labels, at step t."""
         self.scalars.set_step(t)
         with use_precision(self.device):
-            outer = self.gradients.compute_outer(batch, self.gradients.make_nets(self.params))
+            nets = self.gradients.make_nets(self.params)
+            joint_batch = self.gradients.join_batch(batch, nets)
+            outer = self.gradients.compute_outer(batch, nets, joint_batch=joint_batch)
         return self.flat.split(outer.gradient)
 
     def describe_splits(self) -> str:

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from l2i.data.batch import AffineMap
-from l2i.data.transforms.randaugment import apply_randaugment
+from l2i.data.transforms.randaugment import Ranges, apply_randaugment
 from l2i.distributed import sample_integers, sample_normal, sample_uniform
 from l2i.errors import InputError
 
@@ -79,6 +79,8 @@ class Augment:
     """Random horizontal flip; not for labels that distinguish left from right."""
     randaugment: int = 0
     """Number of FixMatch's RandAugment operations per 8-bit image, each with probability 1/2."""
+    randaugment_ranges: Ranges = "paper"
+    """Ranges of magnitudes: of FixMatch's paper, or of its code, which draws nine levels."""
     corrupt: float = 0.0
     """Fraction of a table's columns to replace by those of another sample of the mini-batch."""
     noise: float = 0.0
@@ -114,7 +116,8 @@ class Augment:
             raise InputError(f"corrupt needs tabular data; {fix}")
         x, affine_map = self._apply_geometry(x, generator, with_map=with_map)
         if self.randaugment:
-            x = apply_randaugment(x, self.randaugment, generator, fill=self.fill)
+            ranges = self.randaugment_ranges
+            x = apply_randaugment(x, self.randaugment, generator, fill=self.fill, ranges=ranges)
         x = add_noise(x, self.noise, generator) if self.noise else x
         x = apply_cutout(x, self.cutout, generator, self.fill) if self.cutout else x
         return x, affine_map

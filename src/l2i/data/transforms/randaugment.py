@@ -1,11 +1,14 @@
-"""FixMatch's RandAugment (Sohn et al., 2020, appendix) for batches, bit-identical to Pillow."""
+"""FixMatch's RandAugment (Sohn et al., 2020) for batches, bit-identical to Pillow.
+
+Magnitudes are from the ranges of FixMatch's paper (appendix) or from the levels of its code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
 from math import radians
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -13,6 +16,8 @@ from torch.nn import functional as F
 
 from l2i.distributed import sample_integers, sample_uniform
 from l2i.errors import InputError
+
+Ranges = Literal["paper", "code"]
 
 
 class MagnitudeRange(NamedTuple):
@@ -24,7 +29,7 @@ class MagnitudeRange(NamedTuple):
 
 
 ON_OFF = MagnitudeRange(1, 1, 0)  # nothing to draw: the operation is on or off
-MAGNITUDE_RANGES: dict[str, MagnitudeRange] = {
+MAGNITUDE_RANGES: dict[str, MagnitudeRange] = {  # of FixMatch's paper
     "autocontrast": ON_OFF,
     "brightness": MagnitudeRange(0.05, 0.95, 1),
     "color": MagnitudeRange(0.05, 0.95, 1),
@@ -45,10 +50,17 @@ Magnitudes = dict[str, Tensor]  # of each operation, [B]; neutral for samples of
 
 
 def apply_randaugment(
-    x: Tensor, layers: int, generator: Generator, *, probability: float = 0.5, fill: float = 127.0
+    x: Tensor,
+    layers: int,
+    generator: Generator,
+    *,
+    probability: float = 0.5,
+    fill: float = 127.0,
+    ranges: Ranges = "paper",
 ) -> Tensor:
     """Apply `layers` random operations to each 8-bit image, each one with `probability`."""
-    op, magnitude = sample_ops((layers, len(x)), generator, probability)
+    levels = make_levels(*x.shape[-2:], generator.device) if ranges == "code" else None
+    op, magnitude = sample_ops((layers, len(x)), generator, probability, levels)
     if x.is_cuda and layers and not torch.cuda.is_current_stream_capturing():
         # a graph per stream owns its inputs
         stream = torch.cuda.current_stream(x.device).cuda_stream
@@ -57,14 +69,47 @@ def apply_randaugment(
 
 
 def sample_ops(
-    shape: tuple[int, ...], generator: Generator, probability: float
+    shape: tuple[int, ...], generator: Generator, probability: float, levels: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sample operations uniformly, with the identity in place of skipped ones, and magnitudes."""
+    """Sample operations uniformly, with the identity in place of skipped ones, and magnitudes.
+
+    Those are from `levels` [ops, L], or else from the ranges of FixMatch's paper.
+    """
     op = sample_integers(len(OPS), shape, generator, dim=len(shape) - 1)
     gate, position = sample_uniform((2, *shape), generator, dim=len(shape)).unbind()
-    low, high, _ = _make_range_tensors(generator.device)
-    magnitude = torch.lerp(low[op], high[op], position)
+    if levels is None:
+        low, high, _ = _make_range_tensors(generator.device)
+        magnitude = torch.lerp(low[op], high[op], position)
+    else:
+        magnitude = levels[op, (position * levels.shape[1]).long()]
     return op.masked_fill(gate >= probability, OPS.index("identity")), magnitude
+
+
+@cache  # without bound: a captured step reads them
+def make_levels(height: int, width: int, device: torch.device) -> Tensor:
+    """Return the magnitudes [ops, 18] of levels 1 to 9 in FixMatch's code, then of the other sign.
+
+    Only rotations, shears and translations have a sign.
+    """
+    level = torch.arange(1, 10, dtype=torch.float64)
+    factor, shear = level * 1.8 / 10 + 0.1, level * 0.3 / 10
+    magnitudes = {
+        "brightness": factor,
+        "color": factor,
+        "contrast": factor,
+        "posterize": 4 - (level * 4 / 10).floor(),
+        "rotate": level * 3,
+        "sharpness": factor,
+        "shear_x": shear,
+        "shear_y": shear,
+        "solarize": 1 - (level * 256 / 10).floor() / 256,
+        "translate_x": level / width,  # whole pixels
+        "translate_y": level / height,
+    }
+    on = torch.ones_like(level)
+    positive = torch.stack([magnitudes.get(op, on) for op in OPS])
+    sign = torch.tensor([-1 if low < 0 else 1 for low, _, _ in MAGNITUDE_RANGES.values()])
+    return torch.cat([positive, positive * sign.unsqueeze(1)], dim=1).to(device, torch.float32)
 
 
 def apply_layers(x: Tensor, op: Tensor, magnitude: Tensor, fill: float) -> Tensor:
@@ -132,10 +177,11 @@ def _compute_luminance(pixels: Tensor) -> Tensor:
 
 
 def _blend(pixels: Tensor, grey: Tensor, m: Magnitudes) -> Tensor:
-    """Apply color and sharpness: interpolate between an image and its grey or smooth version."""
+    """Apply color and sharpness: blend an image with its grey or smooth version."""
     color, sharpness = m["color"].view(-1, 1, 1, 1), m["sharpness"].view(-1, 1, 1, 1)
-    base = torch.where(color < 1, grey, _smooth(pixels))
-    return (base + color * sharpness * (pixels - base)).floor()
+    base = torch.where(color != 1, grey, _smooth(pixels))
+    # factors above 1 extrapolate, which Pillow clips
+    return (base + color * sharpness * (pixels - base)).clamp(0, 255).floor()
 
 
 def _smooth(pixels: Tensor) -> Tensor:
@@ -164,11 +210,11 @@ def _make_shared_tables(grey: Tensor, m: Magnitudes) -> Tensor:
     dropped_bits = (8 - m["posterize"].to(torch.int32).clamp(max=8)).unsqueeze(1)
     table = (levels >> dropped_bits) << dropped_bits
     table = torch.where(table < 256 * m["solarize"].unsqueeze(1), table, 255 - table)
-    table = (table * m["brightness"].unsqueeze(1)).floor()
+    table = (table * m["brightness"].unsqueeze(1)).floor()  # may exceed 255 till the end
     count = grey[0].numel()
     total = grey.sum((1, 2, 3), dtype=torch.int32).unsqueeze(1)
     mean = (2 * total + count) // (2 * count)  # rounded half up
-    return (mean + m["contrast"].unsqueeze(1) * (table - mean)).floor()
+    return (mean + m["contrast"].unsqueeze(1) * (table - mean)).clamp(0, 255).floor()
 
 
 def _stretch_contrast(tables: Tensor, low: Tensor, high: Tensor, enabled: Tensor) -> Tensor:

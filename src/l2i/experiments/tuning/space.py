@@ -26,7 +26,7 @@ RELATIVE_RANGES: dict[str, tuple[float, float]] = {
     "method.weight": (0.1, 10),
     "method.epsilon": (0.1, 10),
     "method.entropy": (0.1, 10),
-    "l2i.paper.eta": (0.01, 10),
+    **dict.fromkeys(("l2i.paper.eta", "l2i.paper.supervised_eta"), (0.01, 10)),
     "l2i.paper.label_lr": (0.1, 10),
 }
 """Bounds as multiples of the recipe's value, on a log scale; for positive values only."""
@@ -172,7 +172,8 @@ def _is_searchable(path: str, value: Any) -> bool:
     """Check for a numeric field of a section that does not change what trials are evaluated on."""
     if "." not in path or path.startswith("data.num_") or isinstance(value, bool):
         return False
-    return isinstance(value, int | float) or path == "l2i.paper.eta"
+    is_rate = path in ("l2i.paper.eta", "l2i.paper.supervised_eta")  # may be None
+    return isinstance(value, int | float) or is_rate
 
 
 def _make_default_range(run: Run, path: str, value: Value | None) -> SearchRange | None:

@@ -1,0 +1,114 @@
+"""Outer steps whose samples share the forward of the base step, against create_graph in float64."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import grad
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from l2i import Run, Trainer, recipes, replace
+from l2i.data.batch import Batch
+from l2i.errors import InputError
+
+JOINT = {"one_forward": True}
+CELLS = ["mean-teacher", "pi-model", "fixmatch"]
+
+
+def joint_run(method: str, **l2i: object) -> Run:
+    run = replace(
+        recipes.get(f"digits/{method}-l2i-40"),
+        device="cpu",
+        precision="float64",
+        threads=1,
+        method={**JOINT, "weight": 2.0, "rampup": 0},
+        l2i={**JOINT, **l2i},
+    )
+    small = {"labeled": 8, "unlabeled": 12, "holdout": 6}
+    return replace(run, model={"name": "conv", "width": 4}, batch=small)
+
+
+def stack_rows(batch: Batch, student: str) -> Tensor:
+    assert batch.holdout is not None
+    views = batch.unlabeled.views
+    return torch.cat([batch.labeled.x, views["weak"], views[student], batch.holdout.x])
+
+
+def compute_outer(trainer: Trainer, batch: Batch, eta: float | None, *, head: bool) -> Tensor:
+    """Return ∂C^H/∂θ where every forward passes labelled, weak, student and hold-out rows."""
+    run, sizes = trainer.run, (8, 12, 12, 6)
+    rows = stack_rows(batch, run.method.student_view)
+    theta = {n: p.detach().requires_grad_() for n, p in trainer.model.named_parameters()}
+    names = [n for n in theta if n.startswith("head") or not head]
+
+    def net(w: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        return functional_call(trainer.model, w, (rows,)).split(sizes)
+
+    _, weak, student, _ = net(theta)
+    z = weak.softmax(dim=1)
+    leaf = z.detach().requires_grad_()
+    inner = F.mse_loss(student.softmax(dim=1), leaf)
+    slopes = grad(inner, [theta[n] for n in names], create_graph=True)
+    rate = torch.tensor(eta or 0.0, dtype=torch.float64, requires_grad=True)
+    ahead = {n: p.detach() for n, p in theta.items()}
+    ahead |= {n: ahead[n] - rate * slope for n, slope in zip(names, slopes, strict=True)}
+    assert batch.holdout is not None
+    c_h = F.cross_entropy(net(ahead)[3], batch.holdout.y)
+    (d_z,) = grad(c_h if eta else grad(c_h, rate, create_graph=True)[0], leaf)
+    grads = grad(z, list(theta.values()), d_z)
+    return torch.cat([g.flatten() for g in grads])
+
+
+@pytest.mark.parametrize("eta", [None, 0.5])
+@pytest.mark.parametrize("hypergradient", ["last_layer", "exact"])
+@pytest.mark.parametrize("method", CELLS)
+def test_the_outer_gradient_is_that_of_one_forward_of_all_rows(
+    method: str, hypergradient: str, eta: float | None
+) -> None:
+    trainer = Trainer(joint_run(method, hypergradient=hypergradient, paper={"eta": eta}))
+    batch = trainer.loader.draw_batch(0)
+    got = torch.cat([g.flatten() for g in trainer.compute_outer_gradient(batch, 0).values()])
+    wanted = compute_outer(trainer, batch, eta, head=hypergradient == "last_layer")
+    assert float((got - wanted).norm() / wanted.norm()) < 1e-10
+    apart = Trainer(replace(trainer.run, l2i={"one_forward": False}))
+    other = torch.cat([g.flatten() for g in apart.compute_outer_gradient(batch, 0).values()])
+    assert float((other - wanted).norm() / wanted.norm()) > 1e-3
+
+
+@pytest.mark.parametrize("hypergradient", ["last_layer", "exact"])
+@pytest.mark.parametrize("method", CELLS)
+def test_a_step_shares_its_forward_and_follows_both_gradients(
+    method: str, hypergradient: str
+) -> None:
+    trainer = Trainer(joint_run(method, hypergradient=hypergradient))
+    assert trainer.gradients.reuses_forward
+    batch, before = trainer.loader.draw_batch(0), trainer.flat.values.clone()
+    base = trainer.flat.flatten(trainer.compute_base_gradient(batch, 0))
+    outer = trainer.flat.flatten(trainer.compute_outer_gradient(batch, 0))
+    adam_input = base + 0.3 * base.norm() / outer.norm() * outer
+    trainer.step(0)
+    moved = before - trainer.flat.values / (1 - trainer.run.optim.weight_decay)
+    wanted = trainer.run.optim.lr * adam_input / (adam_input.abs() + 1e-8)  # Adam's first step
+    torch.testing.assert_close(moved, wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_the_forward_of_the_base_step_has_the_rows_of_the_outer_step_only_where_it_is_taken() -> (
+    None
+):
+    trainer = Trainer(joint_run("mean-teacher", every=2))
+    sizes: list[int] = []
+    hook = trainer.model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    trainer.step(0)
+    assert sizes == [8 + 12 + 12 + 6] * 2  # of both gradients; and of C^H for the head
+    sizes.clear()
+    trainer.step(1)
+    hook.remove()
+    assert sizes == [8 + 12]
+
+
+def test_without_one_forward_of_the_method_there_is_none_to_join() -> None:
+    run = replace(joint_run("mean-teacher"), method={"one_forward": False})
+    with pytest.raises(InputError, match=r"l2i\.one_forward needs method\.one_forward"):
+        Trainer(run)
+    with pytest.raises(InputError, match=r"l2i\.one_forward needs method\.one_forward"):
+        Trainer(replace(recipes.get("digits/mixup-l2i-40"), l2i=JOINT))

@@ -51,11 +51,12 @@ def run_block(command: str, plots: Path | None = None) -> str:
     With `plots`, plots are written there instead of where the command says.
     """
     words = shlex.split(command)
-    if plots is not None:
-        for flag in PLOT_FLAGS:
-            if flag in words:
-                place = words.index(flag) + 1
-                words[place] = str(plots / Path(words[place]).name)
+    for flag in PLOT_FLAGS:
+        if flag in words and plots is not None:
+            place = words.index(flag) + 1
+            words[place] = str(plots / Path(words[place]).name)
+        elif flag in words and words[0] == "l2i":
+            words.append("--overwrite")  # the plot that the page shows so far
     if words[0] == "l2i":
         module, arguments = "l2i.cli", words[1:]
     else:

@@ -30,7 +30,9 @@ from l2i.training.setup import DATA_ROOT_ENV
 
 TIME_MATCHED_SUFFIX = "-longer"  # of a baseline that is trained for as long as L2I
 RESULT_FILE_PATTERN = re.compile(r"(.+)-seed(0|[1-9][0-9]*)\.json")
-OPTIONS_FOR_LOADING = ("from_", "cells", "markdown", "plot", "analyze_updates", "data")
+OPTIONS_FOR_LOADING = (
+    *("from_", "cells", "markdown", "plot", "analyze_updates", "overwrite", "data"),
+)
 CORRUPT_FILE_ERRORS = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 

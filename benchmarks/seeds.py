@@ -26,9 +26,9 @@ RUN_FILE = re.compile(r"(.+)-seed(\d+)\.jsonl?")
 
 
 def compute_metric(path: Path) -> float:
-    """Return the final metric of a run from its evaluations, by the rule of its recipe.
+    """Return the final metric of a run that was stopped: the median of its last 20 evaluations.
 
-    The median is that of the last 20, wherever they lie.
+    With early stopping it is that of the best one.
     """
     name = RUN_FILE.fullmatch(path.name)
     assert name is not None

@@ -17,6 +17,7 @@ from l2i.experiments.formatting import format_values
 CELLS = ("sl-91", "mean-teacher-91", "mean-teacher-l2i-91")
 LINES = ("sl-91", "mean-teacher-91", "mean-teacher-91-longer", "mean-teacher-l2i-91")
 SL = "sl-91-seed0.json"
+STORED = Path(__file__).parents[2] / "benchmarks" / "cifar-fast_h200"
 BATCHES = ("batch.labeled=8", "batch.unlabeled=8", "batch.holdout=8")
 
 
@@ -379,3 +380,16 @@ def test_what_cannot_be_is_said_in_one_line(
     said = l2i("compare", "aflw", *arguments)
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert message in said.err
+
+
+def test_a_plot_of_stored_results_may_be_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the flag, so the flag has to work."""
+    plot = tmp_path / "curve.png"
+    plot.write_bytes(b"a plot of somebody else")
+    asked = ["compare", "cifar10", "--from", str(STORED), "--plot", str(plot)]
+    assert run_command(asked) == 2
+    assert "add --overwrite" in capsys.readouterr().err
+    assert run_command([*asked, "--overwrite"]) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")

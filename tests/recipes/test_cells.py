@@ -322,12 +322,12 @@ def test_the_paper_rule_of_small_problems_has_the_released_codes_cost_and_rate(
 def test_c_t_in_the_look_ahead_is_refused_at_the_released_rate(name: str) -> None:
     run = replace(recipes.get(name), l2i={"paper": {"inner_supervised": True}})
     eta = f"{run.l2i.paper.eta:g}"
-    reason = rf"inner_supervised adds C\^T .* l2i\.paper\.eta={eta} is a rate for C\^U alone"
+    reason = rf"adds C\^T .*: l2i\.paper\.eta={eta} is a rate for C\^U alone; set .*supervised_eta"
     with pytest.raises(InputError, match=reason):
         validate(run)
-    with pytest.raises(InputError, match=r"set l2i\.paper\.supervised_eta to a rate of its own"):
+    with pytest.raises(InputError, match=r"too large a step on C\^T: already l2i\.paper\.eta="):
         validate(replace(run, l2i={"paper": {"supervised_eta": run.l2i.paper.eta}}))
-    validate(replace(run, l2i={"paper": {"supervised_eta": 0.07}}))
+    validate(replace(run, l2i={"paper": {"supervised_eta": 0.07 * run.l2i.paper.eta}}))
 
 
 NORMALIZES = {"cifar10", "cifar100", "imagenet", "digits", "fashion", "breast-cancer", "diabetes"}

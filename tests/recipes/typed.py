@@ -327,6 +327,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "zero": {"l2i.ablation": "zero_gradient"},
     "shuffled": {"l2i.ablation": "shuffled_labels"},
     "direct": {"l2i.ablation": "direct_gradient"},
+    "exact-shuffled": {"l2i.hypergradient": "exact", "l2i.ablation": "shuffled_labels"},
     "holdout32": {"batch.holdout": 32},
     "holdout128": {"batch.holdout": 128},
     "k1": {"l2i.hypergradient": "exact", "l2i.paper.inner_steps": 1, "l2i.paper.eta": 0.3},

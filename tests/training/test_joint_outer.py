@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from l2i import Run, Trainer, recipes, replace
 from l2i.data.batch import Batch
 from l2i.errors import InputError
+from l2i.training.step import SEQUENTIAL
 
 JOINT = {"one_forward": True}
 CELLS = ["mean-teacher", "pi-model", "fixmatch"]
@@ -102,8 +103,10 @@ def test_the_forward_of_the_base_step_has_the_rows_of_the_outer_step_only_where_
     assert sizes == [8 + 12 + 12 + 6] * 2  # of both gradients; and of C^H for the head
     sizes.clear()
     trainer.step(1)
+    # a captured step draws its batch ahead, with hold-out samples whether or not they are used
+    trainer.train_step(trainer.loader.draw_batch(3), False, SEQUENTIAL)
     hook.remove()
-    assert sizes == [8 + 12]
+    assert sizes == [8 + 12] * 2
 
 
 def test_without_one_forward_of_the_method_there_is_none_to_join() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from dataclasses import replace as with_fields
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from l2i.config import Data, Run, replace, to_json
 from l2i.errors import DamagedFile, InputError
+from l2i.training import run_dir
 from l2i.training.run_dir import (
     FIT_FILE,
     Result,
@@ -200,3 +202,16 @@ def test_hardware_has_its_number_of_threads() -> None:
             assert describe_hardware(torch.device("cpu")).endswith(words)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_package_that_is_not_installed_has_an_unknown_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run from a folder on the path must not fail when it writes its result."""
+
+    def find_nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(run_dir, "version", find_nothing)
+    versions = run_dir.collect_versions()
+    assert versions["l2i"] == "unknown" and versions["torch"] == torch.__version__

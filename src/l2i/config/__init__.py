@@ -87,7 +87,7 @@ class PaperUpdate:
     """
 
     eta: float | None = None
-    """Inner learning rate η of a step on C^U alone, as in the released code; None (normalized
+    """Inner learning rate η of a step on C^U alone, which the released code takes; None (normalized
     updates only) is the limit η → 0, without a step."""
     eta_schedule: Literal["constant", "rate"] = "constant"
     """Keep η constant, or scale it with the learning rate's schedule."""
@@ -96,8 +96,8 @@ class PaperUpdate:
     inner_steps: int = 1
     """Number of look-ahead steps K; more than one needs hypergradient='exact' and an eta."""
     inner_supervised: bool = False
-    """Take the inner step on C^T + C^U, as in the paper's text. It needs supervised_eta: a rate
-    for C^U alone is far too large for C^T."""
+    """Take the inner step on C^T + C^U, as in the paper's text, with supervised_eta: a rate for
+    C^U alone is far too large for C^T."""
     supervised_eta: float | None = None
     """Inner learning rate η of a step on C^T + C^U, in place of eta; the paper gives none."""
 

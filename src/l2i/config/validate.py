@@ -137,19 +137,22 @@ def _find_outer_problems(run: Run) -> Iterator[str]:
 
 def _find_rate_problems(l2i: L2I) -> Iterator[str]:
     """Yield what is wrong with η, which belongs to the cost that the inner step is on."""
-    paper, own_rate = l2i.paper, "set l2i.paper.supervised_eta to a rate of its own, such as 0.1"
+    paper, eta = l2i.paper, f"l2i.paper.eta={l2i.paper.eta or 0:g} is a rate for C^U alone"
     if not paper.inner_supervised:
         if paper.supervised_eta is not None:
             yield "l2i.paper.supervised_eta needs l2i.paper.inner_supervised; leave it out"
         if l2i.update == "paper" and paper.eta is None:
             fix = "set l2i.paper.eta (0.1·64·classes is the released code's for CIFAR)"
             yield f"l2i.update='paper' needs a look-ahead step size; {fix}"
-    elif paper.supervised_eta is None or paper.supervised_eta == paper.eta:
-        rate = "" if paper.eta is None else f"={paper.eta:g}"
-        yield (
-            f"l2i.paper.inner_supervised adds C^T to the look-ahead, but l2i.paper.eta{rate} is a "
-            f"rate for C^U alone and takes too large a step on labelled samples; {own_rate}"
+    elif paper.supervised_eta is None and (l2i.update == "paper" or paper.eta is not None):
+        problem = (
+            "l2i.paper.inner_supervised adds C^T to the look-ahead and needs a rate of its own"
         )
+        reason = "the paper gives none" if paper.eta is None else eta
+        yield f"{problem}: {reason}; set l2i.paper.supervised_eta"
+    elif paper.eta is not None and (paper.supervised_eta or 0) >= paper.eta:
+        problem = f"l2i.paper.supervised_eta={paper.supervised_eta:g} is too large a step on C^T"
+        yield f"{problem}: already {eta}; set it to less than that"
 
 
 def _list_changed_fields(section: Any, names: tuple[str, ...]) -> list[str]:

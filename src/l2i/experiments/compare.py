@@ -22,7 +22,7 @@ from l2i.experiments.results import (
     strip_table_name,
 )
 from l2i.files.terminal import print_lines
-from l2i.recipes.table import CONTROLS, Table
+from l2i.recipes.table import Table
 from l2i.registry import make_unknown_error
 from l2i.training.logger import format_duration
 from l2i.training.run import train_many
@@ -73,8 +73,8 @@ def _train_cells(table: Table, options: CompareOptions) -> dict[str, list[Result
     for cell, runs in runs_by_cell.items():
         results = _train_or_load(runs, options, store)
         baseline_results = results_by_name.get(table.find_baseline(cell) or "")
-        is_control = table.cells[cell].ablation in CONTROLS
-        if baseline_results is not None and options.time_matched and not is_control:
+        is_timed = options.time_matched and not table.cells[cell].is_control
+        if baseline_results is not None and is_timed:
             longer_runs = _make_time_matched_runs(table, cell, baseline_results, results, options)
             results_by_name[longer_runs[0].name] = _train_or_load(longer_runs, options, store)
         results_by_name[cell] = results

@@ -23,16 +23,14 @@ from l2i.experiments.formatting import format_values
 from l2i.experiments.options import CompareOptions
 from l2i.files.output import write_atomic
 from l2i.files.safety import check_regular_file
-from l2i.recipes.table import CONTROLS, UPDATE_SUFFIXES, PaperResult, Table
+from l2i.recipes.table import UPDATE_SUFFIXES, PaperResult, Table
 from l2i.training.checkpoint import translate_disk_full
 from l2i.training.run_dir import FlatSettings, Result, flatten_settings, resolve_run_dir
 from l2i.training.setup import DATA_ROOT_ENV
 
 TIME_MATCHED_SUFFIX = "-longer"  # of a baseline that is trained for as long as L2I
 RESULT_FILE_PATTERN = re.compile(r"(.+)-seed(0|[1-9][0-9]*)\.json")
-OPTIONS_FOR_LOADING = (
-    *("from_", "cells", "markdown", "plot", "analyze_updates", "overwrite", "data"),
-)
+OPTIONS_FOR_LOADING = ("from_", "cells", "markdown", "plot", "analyze_updates", "overwrite", "data")
 CORRUPT_FILE_ERRORS = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 
@@ -45,7 +43,7 @@ class ComparisonRow:
     baseline: ComparisonRow | None = None
     time_matched_baseline: ComparisonRow | None = None
     controls: Mapping[str, ComparisonRow] = field(default_factory=dict)
-    """Rows of the same rule whose outer step learns nothing of imputing, by ablation."""
+    """Rows that differ in an outer step that learns nothing of imputing, by control."""
     paper: PaperResult | None = None
     paper_steps: int | None = None
     uses_own_schedule: bool = False
@@ -96,16 +94,12 @@ def _link_baselines(
     baseline_name = table.find_baseline(row.name) if row.name in table.cells else None
     if baseline_name is None:
         return row
-    cell, controls = table.cells[row.name], {}
-    for ablation in CONTROLS if cell.ablation not in CONTROLS else ():
-        control = rows.get(table.find_cell(cell._replace(ablation=ablation)) or "")
-        if control is not None:
-            controls[ablation] = control
+    controls = table.find_controls(row.name)
     return replace(
         row,
         baseline=rows.get(baseline_name),
         time_matched_baseline=rows.get(get_time_matched_name(row.name, table)),
-        controls=controls,
+        controls={name: rows[cell] for name, cell in controls.items() if cell in rows},
     )
 
 
@@ -122,9 +116,16 @@ def strip_table_name(name: str) -> str:
     return name.partition("/")[2] or name
 
 
-def _find_differing_fields(ours: FlatSettings, theirs: FlatSettings) -> list[str]:
-    """List the fields with different values; fields that only one of them has do not count."""
-    return sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
+def _find_differing_settings(result: Result, run: Run) -> FlatSettings:
+    """Return the settings of a stored result, if it has any, where they differ from a run's.
+
+    A field that is younger than the result had its default; one that has left does not count.
+    """
+    stored = result.settings or {}
+    earlier = {**flatten_settings(Run(method=type(run.method)())), **stored} if stored else {}
+    settings = flatten_settings(run)
+    shared = sorted(earlier.keys() & settings.keys())
+    return {name: earlier[name] for name in shared if earlier[name] != settings[name]}
 
 
 def format_setting_overrides(result: Result) -> str:
@@ -132,9 +133,8 @@ def format_setting_overrides(result: Result) -> str:
     table = recipes.get_table(result.name.partition("/")[0])
     baseline_name = result.name.partition(TIME_MATCHED_SUFFIX)[0]
     name = result.name if result.name in table.cells else baseline_name
-    stored = result.settings or {}
-    overrides = _find_differing_fields(stored, flatten_settings(table.get_run(name)))
-    return ", ".join(f"{field}={json.dumps(stored[field])}" for field in overrides)
+    overrides = _find_differing_settings(result, table.get_run(name))
+    return ", ".join(f"{field}={json.dumps(value)}" for field, value in overrides.items())
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ class ResultStore:
                 f"{path} holds a run of {result.steps:,} steps, not {run.steps:,}; "
                 f"{fix}, or choose a different --save-results"
             )
-        stored, requested = result.settings or {}, flatten_settings(run)
-        for name in _find_differing_fields(stored, requested):
-            value = json.dumps(stored[name])
+        requested = flatten_settings(run)
+        for name, stored in _find_differing_settings(result, run).items():
+            value = json.dumps(stored)
             raise InputError(
                 f"{path} holds a run with {name}={value}, not {json.dumps(requested[name])}; "
                 f"use --set {name}={value}, or choose a different --save-results"

@@ -111,9 +111,9 @@ def report_comparison(table_name: str, rows: list[ComparisonRow], options: Compa
     elif len(counts) == 1:
         del columns["seeds"]  # stated in the title
         seeds_text = f", {_count_seeds(min(counts))}"
-    is_averaged = max(counts) > 2
-    spread = "mean ± standard error" if is_averaged else "seed by seed"
-    title = f"{table_name}, test set{seeds_text}: {spread}"
+    title = f"{table_name}, test set{seeds_text}"
+    if max(counts) > 1:
+        title += ": mean ± standard error" if max(counts) > 2 else ": seed by seed"
     print_rows(columns_to_rows(columns), title=title, markdown=options.markdown)
     show = partial(print_lines, stderr=options.markdown)
     show(*_collect_notes(rows, references))

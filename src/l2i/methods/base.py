@@ -104,9 +104,8 @@ class OneForward(Method):
 
     one_forward: bool = False
     """Forward labelled samples and views (or their mixed rows) together, with shared BatchNorm
-    statistics, as FixMatch's code does, instead of one forward each. Mean teacher on CIFAR needs
-    it. Labels of a teacher or of mixed rows are imputed apart. Outer steps are not affected, see
-    l2i.one_forward."""
+    statistics, as FixMatch's code does, instead of one forward each. Labels of a teacher or of
+    mixed rows are imputed apart. Outer steps are not affected, see l2i.one_forward."""
 
 
 def make_weighted_cost(

@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 from l2i.recipes.table import (
-    CONTROLS,
     Cell,
     Settings,
     Table,
@@ -65,12 +64,13 @@ SOURCES = {
     "their ranges are its paper's",
     "data.strong.cutout": "FixMatch's code: half the side",
     "batch.unlabeled": "as many as labelled; FixMatch and UDA: 7 times as many",
-    "method.weight": "MixMatch's scripts for its baselines and MixMatch; 1 for FixMatch",
+    "method.weight": "MixMatch's scripts for CIFAR-10, for its baselines and MixMatch; "
+    "1 for FixMatch",
     "method.rampup": "MixMatch's code: linear over the first 40 % of the run for its baselines, "
-    "over 1/64 for MixMatch",
+    "over 1/64 for MixMatch; none in FixMatch's",
     "method.epsilon": "MixMatch's code: 6 for inputs with half our standard deviation",
     "method.entropy": "MixMatch's code, without ramp-up",
-    "method.alpha": "MixMatch's scripts for CIFAR-10",
+    "method.alpha": "MixMatch's scripts for CIFAR-10, also for CIFAR-100",
     "method.one_forward": "FixMatch's code, also for UDA; the released code for mean teacher and "
     "MixMatch's for MixMatch interleave batches; for the others MixMatch's passes them apart",
     "method.annealing": "UDA's script for CIFAR has none; threshold and temperature are its "
@@ -82,8 +82,7 @@ SOURCES = {
     "the others (the paper's text: 0.0004, released code: 0.00004); the paper for CIFAR-100",
     "optim.weight_decay_mode": "θ ← (1 − wd)θ with Adam, of all parameters as in the released "
     "code, MixMatch's: kernels only; FixMatch's: L2 with SGD",
-    "optim.ema_bn": "ours: at a constant rate, copied statistics do not fit the averaged weights; "
-    "MixMatch's code can renew them as well",
+    "optim.ema_bn": "ours: at a constant rate, copied statistics do not fit the averaged weights",
     "l2i.paper.eta": "the paper gives none; released code: 0.1 (O) and 0.2 (L) on a sum over "
     "64 samples and all classes, on C^U alone",
 }
@@ -163,12 +162,12 @@ def build_cells(spec: CifarSpec) -> list[Cell]:
 
 
 def _list_ablations(spec: CifarSpec, method: str, labels: int) -> tuple[str, ...]:
-    """Return the controls of a method with L2I, and its ablations."""
+    """Return the ablations of a method with L2I."""
     if method != "fixmatch":
-        return (*CONTROLS, "exact") if method == "mean-teacher" else CONTROLS
+        return ("exact", "exact-shuffled") if method == "mean-teacher" else ()
     if spec is CIFAR10_SPEC:
-        return (*CONTROLS, "learnable")
-    return (*CONTROLS, "learnable", "separate", *(HOLDOUT_SIZES if labels == 500 else ()))
+        return ("learnable",)
+    return ("learnable", "separate", *(HOLDOUT_SIZES if labels == 500 else ()))
 
 
 def make_settings(spec: CifarSpec, cell: Cell) -> Settings:

@@ -29,11 +29,14 @@ ABLATIONS: dict[str, Settings] = {  # what they change in L2I's config
     "zero": {"ablation": "zero_gradient"},
     "shuffled": {"ablation": "shuffled_labels"},
     "direct": {"ablation": "direct_gradient"},
+    "exact-shuffled": {"hypergradient": "exact", "ablation": "shuffled_labels"},
     "k1": {"hypergradient": "exact", "paper": {"inner_steps": 1}},
     "k2": {"hypergradient": "exact", "paper": {"inner_steps": 2}},
     "k3": {"hypergradient": "exact", "paper": {"inner_steps": 3}},
 }
 CONTROLS = ("zero", "shuffled", "direct")  # ablations whose outer step learns nothing of imputing
+# ablations that differ in nothing that is left where the outer gradient is zero
+SHARING_ZERO = ("exact", "learnable", "k1", "k2", "k3")
 
 
 class Cell(NamedTuple):
@@ -44,6 +47,10 @@ class Cell(NamedTuple):
     update: OuterUpdate = "off"
     ablation: str = ""
     budget: str = ""  # the paper's, or one of our own
+
+    @property
+    def is_control(self) -> bool:
+        return self.ablation.rpartition("-")[2] in CONTROLS
 
     @property
     def method_slug(self) -> str:
@@ -104,6 +111,17 @@ class Table:
         baseline = cell._replace(update="off", ablation="")
         return None if cell == baseline else self.find_cell(baseline)
 
+    def find_controls(self, name: str) -> dict[str, str]:
+        """Return the controls of a cell with L2I that differ from it in nothing else."""
+        cell, controls = self.cells[name], dict[str, str]()
+        for control in CONTROLS if not cell.is_control else ():
+            ablation = f"{cell.ablation}-{control}" if cell.ablation else control
+            if control == "zero" and cell.ablation in SHARING_ZERO:
+                ablation = control
+            found = self.find_cell(cell._replace(ablation=ablation))
+            controls |= {control: found} if found is not None else {}
+        return controls
+
     def find_paper_cell(self, name: str) -> str:
         """Return the same cell on the paper's budget."""
         return self.find_cell(self.cells[name]._replace(budget="")) or name
@@ -160,11 +178,11 @@ def name_cells(table_name: str, cells: Iterable[Cell]) -> dict[str, Cell]:
 
 
 def make_cells(
-    method: str, num_labeled: int | float, *, ablations: Iterable[str] = CONTROLS, budget: str = ""
+    method: str, num_labeled: int | float, *, ablations: Iterable[str] = (), budget: str = ""
 ) -> list[Cell]:
-    """Return a method without L2I, then with it by both rules, without ablation and with each."""
+    """Return a method without L2I, then with it by both rules: alone, controls and ablations."""
     cells = [Cell(method, num_labeled, budget=budget)]
-    for ablation in ("", *ablations):
+    for ablation in ("", *CONTROLS, *ablations):
         with_l2i = Cell(method, num_labeled, "normalized", ablation, budget)
         cells += [with_l2i, with_l2i._replace(update="paper")]
     return cells

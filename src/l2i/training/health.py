@@ -90,7 +90,7 @@ def _check_overshooting(rows: MetricRows, steps: int, chance_loss: float | None)
         return None
     costs = f"{cost:.3g} (chance level {chance_loss:.3g})"
     problem = "η is too large, and the outer step only undoes the look-ahead"
-    fix = "lower l2i.paper.eta, or leave it out and use l2i.update='normalized'"
+    fix = "lower l2i.paper.eta (with C^T: supervised_eta), or use l2i.update='normalized' without"
     return f"hold-out cost after the look-ahead is {costs}: {problem}; {fix}"
 
 

@@ -359,12 +359,15 @@ class Gradients:
         assert self.outer_step is not None and batch.holdout is not None
         method, task, holdout, l2i = self.outer_method, self.task, batch.holdout, self.run.l2i
         join = _keep_net if joint_batch is None else joint_batch.join
+        # forwards that are not shared have to wait for the rows
+        rows_stream = ["student"] if joint_batch is not None and self.looks_ahead else []
         if l2i.ablation in ("zero_gradient", "direct_gradient"):
-            return self._compute_control(nets, holdout, streams, join)
+            with streams("holdout", *rows_stream):
+                return self._compute_control(nets.theta, join(nets.live), holdout)
         if l2i.outer_batch_size:
             count = l2i.outer_batch_size // current_group().size
             batch = batch._replace(unlabeled=batch.unlabeled.take_first(count))
-        with streams("outer"):
+        with streams("outer", *rows_stream):
             imputed = method.impute(task, join(nets.live), batch)
 
         def c_h(net: Net) -> Tensor:
@@ -372,7 +375,7 @@ class Gradients:
             streams.wait("outer")  # the labels: they are needed from here on
             return cost
 
-        dependencies = ["outer"] if self.looks_ahead else []
+        dependencies = ["outer", *rows_stream] if self.looks_ahead else []
         dependencies += ["labeled"] if l2i.paper.inner_supervised else []
         with streams("holdout", *dependencies):
             student = method.student(task, lookahead(self.network, nets.theta), batch)
@@ -415,19 +418,17 @@ class Gradients:
             activations=activations,
         )
 
-    def _compute_control(
-        self, nets: Nets, holdout: Labeled, streams: StreamSchedule, join: Callable[[Net], Net]
-    ) -> FlatOuterGradient:
+    def _compute_control(self, theta: Params, net: Net, holdout: Labeled) -> FlatOuterGradient:
         """Return ∇C^H at θ, as of more labelled samples, or zero; no labels are imputed."""
-        theta, is_zero = nets.theta, self.run.l2i.ablation == "zero_gradient"
-        with streams("holdout"), torch.set_grad_enabled(not is_zero):
-            cost = self.task.loss(join(lookahead(self.network, theta))(holdout.x), holdout.y)
-            if is_zero:
-                gradient = {name: torch.zeros_like(p) for name, p in theta.items()}
-            else:
-                grads = torch.autograd.grad(cost, list(theta.values()), materialize_grads=True)
-                gradient = dict(zip(theta, grads, strict=True))
-            return self._reduce(OuterGradient(gradient, cost.detach()))
+        is_zero = self.run.l2i.ablation == "zero_gradient"
+        with torch.set_grad_enabled(not is_zero):
+            cost = self.task.loss(net(holdout.x), holdout.y)
+        if is_zero:
+            gradient = {name: torch.zeros_like(p) for name, p in theta.items()}
+        else:
+            grads = torch.autograd.grad(cost, list(theta.values()), materialize_grads=True)
+            gradient = dict(zip(theta, grads, strict=True))
+        return self._reduce(OuterGradient(gradient, cost.detach()))
 
     def _reduce(self, outer: OuterGradient) -> FlatOuterGradient:
         """Average over all processes."""

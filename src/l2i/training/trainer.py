@@ -164,7 +164,8 @@ class Trainer:
         nets = gradients.make_nets(self.params, reuse_forward=at_one_theta)
         batch = batch if with_outer else batch._replace(holdout=None)  # drawn ahead all the same
         base = gradients.compute_base(batch, nets, streams)  # 4, 5
-        joint, outer = base.costs.joint_batch if l2i.one_forward else None, None
+        joint = base.costs.joint_batch if l2i.one_forward else None
+        outer = None
         if at_one_theta:
             outer = gradients.compute_outer(batch, nets, streams, joint)  # 7 to 10
         streams.join()

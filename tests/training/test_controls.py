@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from second_steps import STEPS, follow_second_step
 from torch.nn import functional as F
 
 from formats import write_faces
@@ -12,8 +13,6 @@ from image_folders import write_class_folders
 from l2i import Run, Trainer, recipes, replace
 from l2i.data.batch import Batch
 from l2i.tasks import Regression
-
-STEPS = 3
 
 
 def small(cell: str, **changes: object) -> Run:
@@ -31,33 +30,6 @@ def final_values(run: Run) -> torch.Tensor:
 def test_an_outer_gradient_of_zero_leaves_normalized_steps_to_the_base_method(method: str) -> None:
     baseline, zero = (small(f"digits/{method}{name}") for name in ("-40", "-l2i-40-zero"))
     assert torch.equal(final_values(baseline), final_values(zero))
-
-
-def follow_second_step(
-    run: Run, outer: Callable[[Trainer, Batch], list[torch.Tensor]]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the parameters after steps of the paper's update, and by an Adam of two steps each."""
-    trainer = Trainer(run)
-    params = [p.detach().clone().requires_grad_() for p in trainer.model.parameters()]
-    adam = torch.optim.Adam(params, lr=run.optim.lr)
-    for t in range(STEPS):
-        batch = trainer.loader.draw_batch(t)
-        base = trainer.compute_base_gradient(batch, t)
-        for p, g in zip(params, base.values(), strict=True):
-            p.grad = g.clone()
-        adam.step()
-        ahead = Trainer(run)
-        for p, q in zip(ahead.model.parameters(), params, strict=True):
-            p.data.copy_(q.data)
-        for p, g in zip(params, outer(ahead, batch), strict=True):
-            p.grad = g
-        adam.step()
-        with torch.no_grad():
-            for p in params:
-                p *= 1 - run.optim.weight_decay
-        trainer.step(t)
-    ours = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-    return ours, torch.cat([p.detach().flatten() for p in params])
 
 
 def compute_zeros(trainer: Trainer, _: Batch) -> list[torch.Tensor]:

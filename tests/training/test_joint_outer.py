@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from second_steps import follow_second_step
 from torch import Tensor
 from torch.autograd import grad
 from torch.func import functional_call
@@ -38,6 +39,7 @@ def stack_rows(batch: Batch, student: str) -> Tensor:
 def compute_outer(trainer: Trainer, batch: Batch, eta: float | None, *, head: bool) -> Tensor:
     """Return ∂C^H/∂θ where every forward passes labelled, weak, student and hold-out rows."""
     run, sizes = trainer.run, (8, 12, 12, 6)
+    count = run.l2i.outer_batch_size or 12
     rows = stack_rows(batch, run.method.student_view)
     theta = {n: p.detach().requires_grad_() for n, p in trainer.model.named_parameters()}
     names = [n for n in theta if n.startswith("head") or not head]
@@ -46,9 +48,9 @@ def compute_outer(trainer: Trainer, batch: Batch, eta: float | None, *, head: bo
         return functional_call(trainer.model, w, (rows,)).split(sizes)
 
     _, weak, student, _ = net(theta)
-    z = weak.softmax(dim=1)
+    z = weak[:count].softmax(dim=1)
     leaf = z.detach().requires_grad_()
-    inner = F.mse_loss(student.softmax(dim=1), leaf)
+    inner = F.mse_loss(student[:count].softmax(dim=1), leaf)
     slopes = grad(inner, [theta[n] for n in names], create_graph=True)
     rate = torch.tensor(eta or 0.0, dtype=torch.float64, requires_grad=True)
     ahead = {n: p.detach() for n, p in theta.items()}
@@ -60,13 +62,15 @@ def compute_outer(trainer: Trainer, batch: Batch, eta: float | None, *, head: bo
     return torch.cat([g.flatten() for g in grads])
 
 
+@pytest.mark.parametrize("count", [0, 5])
 @pytest.mark.parametrize("eta", [None, 0.5])
 @pytest.mark.parametrize("hypergradient", ["last_layer", "exact"])
 @pytest.mark.parametrize("method", CELLS)
 def test_the_outer_gradient_is_that_of_one_forward_of_all_rows(
-    method: str, hypergradient: str, eta: float | None
+    method: str, hypergradient: str, eta: float | None, count: int
 ) -> None:
-    trainer = Trainer(joint_run(method, hypergradient=hypergradient, paper={"eta": eta}))
+    l2i = {"hypergradient": hypergradient, "paper": {"eta": eta}, "outer_batch_size": count}
+    trainer = Trainer(joint_run(method, **l2i))
     batch = trainer.loader.draw_batch(0)
     got = torch.cat([g.flatten() for g in trainer.compute_outer_gradient(batch, 0).values()])
     wanted = compute_outer(trainer, batch, eta, head=hypergradient == "last_layer")
@@ -93,6 +97,37 @@ def test_a_step_shares_its_forward_and_follows_both_gradients(
     torch.testing.assert_close(moved, wanted, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("hypergradient", ["last_layer", "exact"])
+@pytest.mark.parametrize("method", ["mean-teacher", "pi-model"])
+def test_the_papers_update_passes_all_rows_at_each_of_its_parameters(
+    method: str, hypergradient: str
+) -> None:
+    run = joint_run(method, update="paper", hypergradient=hypergradient, paper={"eta": 0.5})
+
+    def outer(ahead: Trainer, batch: Batch) -> list[Tensor]:
+        flat = compute_outer(ahead, batch, 0.5, head=hypergradient == "last_layer")
+        params = list(ahead.model.parameters())
+        pieces = flat.split([p.numel() for p in params])
+        return [piece.view_as(p) for piece, p in zip(pieces, params, strict=True)]
+
+    ours, wanted = follow_second_step(run, outer)
+    assert float((ours - wanted).norm() / wanted.norm()) < 1e-10
+
+
+@pytest.mark.parametrize("control", ["zero_gradient", "direct_gradient"])
+def test_controls_pass_all_rows_too(control: str) -> None:
+    trainer = Trainer(joint_run("mean-teacher", ablation=control))
+    batch = trainer.loader.draw_batch(0)
+    assert batch.holdout is not None
+    outputs = trainer.model(stack_rows(batch, "weak2"))[-6:]
+    cost = F.cross_entropy(outputs, batch.holdout.y)
+    wanted = torch.cat([g.flatten() for g in grad(cost, list(trainer.model.parameters()))])
+    got = torch.cat([g.flatten() for g in trainer.compute_outer_gradient(batch, 0).values()])
+    torch.testing.assert_close(got, wanted * (control == "direct_gradient"), rtol=1e-9, atol=1e-13)
+    trainer.step(0)
+    assert trainer.meter.read()["c_h"] == pytest.approx(float(cost.detach()))
+
+
 def test_the_forward_of_the_base_step_has_the_rows_of_the_outer_step_only_where_it_is_taken() -> (
     None
 ):
@@ -115,3 +150,8 @@ def test_without_one_forward_of_the_method_there_is_none_to_join() -> None:
         Trainer(run)
     with pytest.raises(InputError, match=r"l2i\.one_forward needs method\.one_forward"):
         Trainer(replace(recipes.get("digits/mixup-l2i-40"), l2i=JOINT))
+    text = {"inner_supervised": True, "supervised_eta": 0.1}
+    with pytest.raises(
+        InputError, match=r"mixmatch passes no labelled samples that l2i\.one_forward"
+    ):
+        Trainer(joint_run("mixmatch", paper=text))

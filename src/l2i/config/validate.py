@@ -128,6 +128,9 @@ def _find_outer_problems(run: Run) -> Iterator[str]:
         yield f"{steps_text} needs a step size; set l2i.paper.eta"
     if l2i.one_forward and not getattr(run.method, "one_forward", False):
         yield "l2i.one_forward needs method.one_forward, whose forward it joins; set both or none"
+    if l2i.one_forward and run.method.mixes_targets and paper.inner_supervised:
+        problem = "passes no labelled samples that l2i.one_forward could join, only mixed ones"
+        yield f"{run.method.name} {problem}; leave out l2i.paper.inner_supervised"
     if l2i.outer_batch_size > run.batch.unlabeled:
         yield (
             f"l2i.outer_batch_size={l2i.outer_batch_size} exceeds "

@@ -16,7 +16,8 @@ from l2i.methods import METHODS
 from l2i.methods.fixmatch import FixMatch
 from l2i.registry import load_registered
 from l2i.tasks import Task
-from l2i.training.step import JointBatch, compute_costs
+from l2i.training.forwards import JointBatch
+from l2i.training.step import compute_costs
 from problems import FLOAT64, ToyProblem, network, problem
 
 

@@ -325,7 +325,7 @@ def test_c_t_in_the_look_ahead_is_refused_at_the_released_rate(name: str) -> Non
     reason = rf"adds C\^T .*: l2i\.paper\.eta={eta} is a rate for C\^U alone; set .*supervised_eta"
     with pytest.raises(InputError, match=reason):
         validate(run)
-    with pytest.raises(InputError, match=r"too large a step on C\^T: already l2i\.paper\.eta="):
+    with pytest.raises(InputError, match=r"too large a step on C\^T: l2i\.paper\.eta="):
         validate(replace(run, l2i={"paper": {"supervised_eta": run.l2i.paper.eta}}))
     validate(replace(run, l2i={"paper": {"supervised_eta": 0.07 * run.l2i.paper.eta}}))
 

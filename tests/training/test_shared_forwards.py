@@ -215,7 +215,7 @@ def test_what_is_shared_with_dropout_is_the_outer_gradient_at_the_masks_of_the_b
 
 
 def test_notes_are_of_the_batch_itself_and_not_of_a_copy() -> None:
-    from l2i.training.step import ForwardCache
+    from l2i.training.forwards import ForwardCache
 
     passes: list[int] = []
 

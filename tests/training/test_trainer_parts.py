@@ -15,7 +15,7 @@ from l2i.data.samples import Samples
 from l2i.data.transforms.image import Augment
 from l2i.distributed import ProcessGroup
 from l2i.training import setup
-from l2i.training.step import ForwardCache, JointBatch, is_part_of
+from l2i.training.forwards import ForwardCache, JointBatch, is_part_of
 
 VIEWS = {"weak": Augment(noise=0.1), "strong": Augment(noise=0.3)}
 

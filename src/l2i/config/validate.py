@@ -152,10 +152,10 @@ def _find_rate_problems(l2i: L2I) -> Iterator[str]:
             "l2i.paper.inner_supervised adds C^T to the look-ahead and needs a rate of its own"
         )
         reason = "the paper gives none" if paper.eta is None else eta
-        yield f"{problem}: {reason}; set l2i.paper.supervised_eta"
+        yield f"{problem}: {reason}; set l2i.paper.supervised_eta, at first to about optim.lr"
     elif paper.eta is not None and (paper.supervised_eta or 0) >= paper.eta:
         problem = f"l2i.paper.supervised_eta={paper.supervised_eta:g} is too large a step on C^T"
-        yield f"{problem}: already {eta}; set it to less than that"
+        yield f"{problem}: {eta}, which is less steep; lower it"
 
 
 def _list_changed_fields(section: Any, names: tuple[str, ...]) -> list[str]:

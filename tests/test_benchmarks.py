@@ -121,7 +121,7 @@ def test_experiments_are_named_by_their_hardware(folder: Path) -> None:
 def compute_expected_metric(curve: dict, validation: dict, result: dict, rule: str) -> float:
     """Return the metric as the result defines it: some are older than the present definition."""
     steps = result["steps"]
-    if "the last 2 % of the steps" in result["metric_definition"]:
+    if "(the last 2 % of the steps)" in result["metric_definition"]:
         return median(curve[steps - int(k * 0.02 * steps / 20)] for k in range(20))
     return compute_final_metric(curve, validation, steps, rule)
 

@@ -60,8 +60,8 @@ def test_curves_leave_out_evaluations_without_a_value() -> None:
             1000,
             "median",
             False,
-            "median of the model on the test set over the last 20 evaluations, spread over the "
-            "last 100 steps",
+            "median of the model on the test set over the last 20 evaluations (the last 2 % of the "
+            "steps, at least 1,000, at most a tenth)",
         ),
         (
             1000,

@@ -36,13 +36,9 @@ def compute_final_steps(steps: int) -> list[int]:
     """Return the evaluations behind the final metric, spread over the end of the run."""
     if steps < MIN_STEPS_FOR_AVERAGE:
         return [steps]
-    interval = compute_final_window(steps) / NUM_FINAL_EVALS
+    window = int(max(FINAL_EVAL_FRACTION * steps, min(MIN_FINAL_WINDOW, steps / 10)))
+    interval = window / NUM_FINAL_EVALS
     return [steps - int(i * interval) for i in reversed(range(NUM_FINAL_EVALS))]
-
-
-def compute_final_window(steps: int) -> int:
-    """Return over how many steps the last 20 evaluations are spread."""
-    return int(max(FINAL_EVAL_FRACTION * steps, min(MIN_FINAL_WINDOW, steps / 10)))
 
 
 def compute_final_metric(
@@ -71,8 +67,8 @@ def describe_metric(steps: int, final: ReportRule, part: str, *, averaged: bool)
         return f"{model}, at the evaluation with the best validation metric (early stopping)"
     if steps < MIN_STEPS_FOR_AVERAGE:
         return f"{model}, at the last step"
-    window = f"spread over the last {compute_final_window(steps):,} steps"
-    return f"{final} of {model} over the last 20 evaluations, {window}"
+    window = "the last 2 % of the steps, at least 1,000, at most a tenth"
+    return f"{final} of {model} over the last 20 evaluations ({window})"
 
 
 def measure_diversity(task: Task, outputs: Tensor, y: Tensor) -> float:

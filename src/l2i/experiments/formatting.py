@@ -63,7 +63,12 @@ def print_rows(
         return
     headings, *body = rows
     table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
     for heading in headings:
         is_left = heading in (headings[0], *left_aligned)
@@ -71,4 +76,6 @@ def print_rows(
     for row in body:
         table.add_row(*map(escape_controls, row))
     width = make_console(width=MAX_WIDTH).measure(table).maximum
-    make_console(width=width).print(table)
+    console = make_console(width=width)
+    console.print(table)
+    console.print()

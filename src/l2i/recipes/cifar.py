@@ -6,15 +6,7 @@ Some cells are also trained on budgets of our own, in minutes of one GPU (benchm
 from functools import partial
 from typing import NamedTuple
 
-from l2i.recipes.table import (
-    Cell,
-    Settings,
-    Table,
-    compute_released_eta,
-    make_cells,
-    make_l2i,
-    name_cells,
-)
+from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 BATCH_SIZE = 64
 UNLABELED_RATIO = 7  # times the labelled batch, for FixMatch and UDA
@@ -174,7 +166,6 @@ def make_settings(spec: CifarSpec, cell: Cell) -> Settings:
     """Return the paper's protocol for a cell, or its shorter version."""
     budget = BUDGETS[cell.budget]
     unlabeled_ratio = budget.unlabeled_ratio if cell.method in ("fixmatch", "uda") else 1
-    eta = compute_released_eta(cell, spec.num_classes)
     batch = {"labeled": BATCH_SIZE, "unlabeled": unlabeled_ratio * BATCH_SIZE}
     weak = {"shift": 4, "padding": "reflect", "flip": True}
     return {
@@ -188,7 +179,7 @@ def make_settings(spec: CifarSpec, cell: Cell) -> Settings:
         "batch": {**batch, "holdout": HOLDOUT_SIZES.get(cell.ablation, BATCH_SIZE)},
         "model": {"name": "wide-resnet", "depth": 28, "width": 2},
         "method": METHOD_SETTINGS[cell.method],
-        "l2i": {**make_l2i(cell, eta=eta), **_make_outer_settings(cell)},
+        "l2i": {**make_l2i(cell, num_classes=spec.num_classes), **_make_outer_settings(cell)},
         "optim": _make_optim(spec, cell),
     }
 

@@ -1,15 +1,7 @@
 """The embedded demo: scikit-learn's digits with 40 labels, every method with and without L2I."""
 
 from l2i.methods import METHODS
-from l2i.recipes.table import (
-    Cell,
-    Settings,
-    Table,
-    compute_released_eta,
-    make_cells,
-    make_l2i,
-    name_cells,
-)
+from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 NUM_LABELED = 40
 LEARNING_RATE = 0.002
@@ -45,7 +37,7 @@ def make_settings(cell: Cell) -> Settings:
         "batch": {"labeled": 40, "unlabeled": 64, "holdout": 40},
         "model": {"name": "mlp", "width": 128, "depth": 2},
         "method": METHOD_SETTINGS.get(cell.method, {}),
-        "l2i": make_l2i(cell, eta=compute_released_eta(cell, num_classes=10)),
+        "l2i": make_l2i(cell, num_classes=10),
         "optim": {
             "name": "adam",
             "lr": LEARNING_RATE,

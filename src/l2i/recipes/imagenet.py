@@ -1,14 +1,6 @@
 """ImageNet at 72 pixels with 5 % of the labels, or all of them (section 5, Experiment 3)."""
 
-from l2i.recipes.table import (
-    UPDATE_SUFFIXES,
-    Cell,
-    Settings,
-    Table,
-    compute_released_eta,
-    make_cells,
-    make_l2i,
-)
+from l2i.recipes.table import UPDATE_SUFFIXES, Cell, Settings, Table, make_cells, make_l2i
 
 LEARNING_RATE = 0.1
 EPOCHS = 120
@@ -74,7 +66,7 @@ def make_settings(cell: Cell) -> Settings:
         "batch": {"labeled": BATCH_SIZE, "unlabeled": unlabeled, "holdout": BATCH_SIZE},
         "model": {"name": "resnet", "depth": 26, "width": 1},
         "method": METHOD_SETTINGS.get(cell.method, {}),
-        "l2i": make_l2i(cell, eta=compute_released_eta(cell, NUM_CLASSES)),
+        "l2i": make_l2i(cell, num_classes=NUM_CLASSES),
         "optim": {
             "name": "sgd",
             "lr": LEARNING_RATE,

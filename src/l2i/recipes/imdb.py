@@ -1,14 +1,6 @@
 """IMDb's reviews from 20 labels: BERT with UDA (section 5, Experiment 4)."""
 
-from l2i.recipes.table import (
-    Cell,
-    Settings,
-    Table,
-    compute_released_eta,
-    make_cells,
-    make_l2i,
-    name_cells,
-)
+from l2i.recipes.table import Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 NUM_LABELED = 20
 LEARNING_RATE = 2e-5
@@ -62,7 +54,7 @@ def make_settings(cell: Cell) -> Settings:
         "batch": {"labeled": 8, "unlabeled": UNLABELED_BATCH_SIZE, "holdout": 8},
         "model": {"name": "encoder", "weights": "bert-base-uncased", "dropout": 0.1},
         "method": METHOD_SETTINGS.get(cell.method, {}),
-        "l2i": make_l2i(cell, eta=compute_released_eta(cell, NUM_CLASSES)),
+        "l2i": make_l2i(cell, num_classes=NUM_CLASSES),
         "optim": {
             "lr": LEARNING_RATE,
             "schedule": "linear",

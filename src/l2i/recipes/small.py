@@ -1,15 +1,6 @@
 """Small problems that a CPU trains in seconds, beside the digits (benchmarks/ablation_cpu)."""
 
-from l2i.recipes.table import (
-    TABULAR_RHO,
-    Cell,
-    Settings,
-    Table,
-    compute_released_eta,
-    make_cells,
-    make_l2i,
-    name_cells,
-)
+from l2i.recipes.table import TABULAR_RHO, Cell, Settings, Table, make_cells, make_l2i, name_cells
 
 LEARNING_RATE = 0.002  # of Adam
 CONSISTENCY_SETTINGS = {"weight": 1.0, "rampup": 1 / 3}  # of regression on tables
@@ -98,9 +89,8 @@ def _build_small_table(
 
     def make_settings(cell: Cell) -> Settings:
         method = methods.get(cell.method, {})
-        rate = compute_released_eta(cell, num_classes) if eta is None else eta
-        outer = {**make_l2i(cell, eta=rate, eta_schedule=eta_schedule), **(l2i or {})}
-        return {**settings, "threads": 1, "method": method, "l2i": outer}
+        outer = make_l2i(cell, num_classes=num_classes, eta=eta, eta_schedule=eta_schedule)
+        return {**settings, "threads": 1, "method": method, "l2i": {**outer, **(l2i or {})}}
 
     return Table(
         name=name,

@@ -145,7 +145,7 @@ class Table:
         return "\n".join(lines)
 
 
-def compute_released_eta(cell: Cell, num_classes: int) -> float:
+def _compute_released_eta(cell: Cell, num_classes: int) -> float:
     """Return η of the released code for classes, on C^U alone: 0.1 (O) or 0.2 (L).
 
     Those are on a sum over 64 samples and all classes; this is on our mean. It depends neither on
@@ -155,11 +155,15 @@ def compute_released_eta(cell: Cell, num_classes: int) -> float:
     return eta * RELEASED_BATCH_SIZE * num_classes
 
 
-def make_l2i(cell: Cell, *, eta: float, eta_schedule: str = "constant") -> Settings:
+def make_l2i(
+    cell: Cell, *, num_classes: int = 0, eta: float | None = None, eta_schedule: str = "constant"
+) -> Settings:
     """Return the fields of L2I as a cell has them.
 
-    `eta` is for the paper's rule, and for every rule with a number of inner steps.
+    `eta` is for the paper's rule, and for every rule with a number of inner steps; by default it is
+    that of the released code for `num_classes`.
     """
+    eta = _compute_released_eta(cell, num_classes) if eta is None else eta
     settings = {"update": cell.update, **ABLATIONS.get(cell.ablation, {})}
     if cell.update == "paper" or "paper" in settings:
         paper = {"eta": eta, "eta_schedule": eta_schedule}

@@ -9,6 +9,7 @@ from simulated import simulate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from l2i import Trainer, recipes, replace
 from l2i.bilevel import (
     LearnableLabels,
     OuterStep,
@@ -229,6 +230,15 @@ def test_two_trainers_take_the_steps_of_one(name: str) -> None:
             torch.testing.assert_close(other_state[key], value, rtol=1e-10, atol=1e-10, msg=key)
         for part, values in metrics.items():
             assert other_metrics[part] == pytest.approx(values, rel=1e-10, abs=1e-10)
+
+
+def test_three_processes_recompute_statistics_on_batches_they_can_share() -> None:
+    """1,024 samples, on which one process recomputes them, are not divisible by three."""
+    sizes = dict.fromkeys(("labeled", "unlabeled", "holdout"), 1536)
+    run = replace(recipes.get("digits/mixmatch-40"), device="cpu", batch=sizes, threads=1)
+    assert run.optim.ema_bn == "recompute"
+    metrics = simulate(lambda _: Trainer(run).compute_metrics(), size=3)
+    assert metrics[0] == metrics[1] == metrics[2]
 
 
 def test_one_process_sends_nothing_and_is_the_main_one() -> None:

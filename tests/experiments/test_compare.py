@@ -205,7 +205,7 @@ def test_l2i_and_its_ablations_are_set_against_their_controls() -> None:
         ["-0.50", "", "", ""],
         ["-1.50", "", "", ""],
         ["-1.00", "", "", ""],
-        ["-4.00", "-4.50", "", ""],  # the others are of the last layer
+        ["-4.00", "-4.50", "", "-3.00"],  # shuffled labels are imputed by the last layer
     ]
     assert rows[2][-3:] == ["1", "9", "1.5"]
 

@@ -85,8 +85,8 @@ def test_every_cell_of_the_paper_has_a_name() -> None:
         f"imdb/{method}-{update}" for method in ("fixmatch", "mean-teacher") for update in UPDATES
     }
     ours |= {f"imdb/uda-{update}-20" for update in UPDATES}  # exact
-    ours |= {"cifar10/fixmatch-250", "cifar10/fixmatch-l2i-250"}  # fast
-    ours |= {name.removesuffix("-short") for name in CELLS if name.endswith("-short")}  # see below
+    budgets = [name for name in CELLS if name.endswith(("-short", "-fast"))]  # see below
+    ours |= {name.rpartition("-")[0] for name in budgets}
     assert names_in_the_paper() <= set(CELLS)
     others = set(CELLS) - names_in_the_paper()
     assert not [name for name in others if name.rpartition("-")[0] not in ours]
@@ -134,7 +134,7 @@ def test_cells_on_a_budget_of_ours_are_set_against_each_other_and_beside_the_pap
 def test_every_cell_with_l2i_has_its_controls(name: str) -> None:
     table = recipes.find_cell_table(name)
     cell = table.cells[name]
-    if cell.update == "off" or cell.ablation or cell.budget == "fast":
+    if cell.update == "off" or cell.ablation:
         return
     values = {"zero": "zero_gradient", "shuffled": "shuffled_labels", "direct": "direct_gradient"}
     for control, value in values.items():
@@ -143,6 +143,25 @@ def test_every_cell_with_l2i_has_its_controls(name: str) -> None:
         run = replace(table.get_run(other), name=name)
         assert run.l2i.ablation == value
         assert replace(run, l2i={"ablation": "none"}) == table.get_run(name)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_ablations_of_how_labels_are_learned_share_the_controls_that_impute_none(name: str) -> None:
+    table = recipes.find_cell_table(name)
+    cell = table.cells[name]
+    if cell.ablation in ("exact", "learnable", "k1", "k2", "k3"):
+        plain = table.find_cell(cell._replace(ablation=""))
+        assert plain is not None
+        wanted = table.find_controls(plain)
+        own = table.find_cell(cell._replace(ablation=f"{cell.ablation}-shuffled"))
+        wanted.pop("shuffled")  # shuffled labels are imputed, and so by the ablation's own rule
+        assert table.find_controls(name) == wanted | ({} if own is None else {"shuffled": own})
+
+
+def test_the_fast_cells_are_a_pair_under_both_updates_with_its_controls() -> None:
+    fast = {name for name in CELLS if name.endswith("-fast")}
+    marks = {f"-{update}-250{control}" for update in UPDATES for control in ("", *CONTROLS)}
+    assert fast == {f"cifar10/fixmatch{mark}-fast" for mark in {"-250", *marks}}
 
 
 def test_the_short_cells_are_those_of_the_fewest_labels_with_their_ablations() -> None:
@@ -325,9 +344,32 @@ def test_c_t_in_the_look_ahead_is_refused_at_the_released_rate(name: str) -> Non
     reason = rf"adds C\^T .*: l2i\.paper\.eta={eta} is a rate for C\^U alone; set .*supervised_eta"
     with pytest.raises(InputError, match=reason):
         validate(run)
-    with pytest.raises(InputError, match=r"too large a step on C\^T: l2i\.paper\.eta="):
+    reason = (
+        r"too large for C\^T, .*: l2i\.paper\.eta=.* C\^U alone; lower l2i\.paper\.supervised_eta"
+    )
+    with pytest.raises(InputError, match=reason):
         validate(replace(run, l2i={"paper": {"supervised_eta": run.l2i.paper.eta}}))
     validate(replace(run, l2i={"paper": {"supervised_eta": 0.07 * run.l2i.paper.eta}}))
+
+
+def test_a_rate_that_is_not_used_is_not_compared() -> None:
+    both = {"inner_supervised": True, "supervised_eta": 0.05, "eta": 0.01}
+    validate(replace(recipes.get("digits/mean-teacher-l2i-40"), l2i={"paper": both}))
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"eta_schedule": "rate"}, "rate to scale"), ({"inner_steps": 2}, "needs a step size")],
+)
+def test_a_missing_rate_is_named_by_the_cost_it_is_for(
+    change: dict[str, object], problem: str, supervised: bool
+) -> None:
+    paper = {"inner_supervised": supervised, **change}
+    l2i = {"hypergradient": "exact", "paper": paper}
+    fix = "supervised_eta" if supervised else "eta"
+    with pytest.raises(InputError, match=rf"{problem}; set l2i\.paper\.{fix}$"):
+        validate(replace(recipes.get("digits/mean-teacher-l2i-40"), l2i=l2i))
 
 
 NORMALIZES = {"cifar10", "cifar100", "imagenet", "digits", "fashion", "breast-cancer", "diabetes"}

@@ -32,6 +32,34 @@ def test_an_outer_gradient_of_zero_leaves_normalized_steps_to_the_base_method(me
     assert torch.equal(final_values(baseline), final_values(zero))
 
 
+LEARNED = {
+    "exact": {"hypergradient": "exact"},
+    "learnable": {"labels": "learnable"},
+    "two inner steps": {"hypergradient": "exact", "paper": {"inner_steps": 2, "eta": 0.5}},
+}
+
+
+@pytest.mark.parametrize("control", ["zero", "direct"])
+@pytest.mark.parametrize("update", ["l2i", "l2i-paper"])
+@pytest.mark.parametrize("l2i", LEARNED.values(), ids=LEARNED)
+def test_controls_that_impute_nothing_are_the_same_however_labels_are_learned(
+    l2i: dict[str, object], update: str, control: str
+) -> None:
+    plain = small(f"digits/mean-teacher-{update}-40-{control}")
+    assert torch.equal(final_values(plain), final_values(replace(plain, l2i=l2i)))
+
+
+def test_outer_samples_in_the_base_forward_change_its_statistics_even_at_a_gradient_of_zero() -> (
+    None
+):
+    joint = {"method": {"one_forward": True}, "l2i": {"one_forward": True}}
+    zero = small("digits/mean-teacher-l2i-40-zero", **joint)
+    apart = replace(zero, l2i={"one_forward": False})
+    baseline = small("digits/mean-teacher-40", method={"one_forward": True})
+    assert torch.equal(final_values(apart), final_values(baseline))
+    assert not torch.allclose(final_values(zero), final_values(baseline), rtol=1e-4)
+
+
 def compute_zeros(trainer: Trainer, _: Batch) -> list[torch.Tensor]:
     return [torch.zeros_like(p) for p in trainer.model.parameters()]
 

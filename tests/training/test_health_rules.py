@@ -129,9 +129,9 @@ def test_top_classes_are_weighted_by_the_labels_that_pass() -> None:
     assert kinds(rows) == []
 
 
-def test_a_look_ahead_overshoots_above_three_times_chance() -> None:
-    assert kinds([row(c_h=6.0)], chance_loss=2.0) == []
-    assert kinds([row(c_h=6.01)], chance_loss=2.0) == ["ahead"]
+def test_a_look_ahead_overshoots_above_the_cost_of_guessing() -> None:
+    assert kinds([row(c_h=2.0)], chance_loss=2.0) == []
+    assert kinds([row(c_h=2.01)], chance_loss=2.0) == ["ahead"]
     assert kinds([row(c_h=100.0)]) == []
     assert kinds([row(c_h=None)], chance_loss=2.0) == []
 

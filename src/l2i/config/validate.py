@@ -118,14 +118,14 @@ def _find_outer_problems(run: Run) -> Iterator[str]:
     if not run.method.uses_pseudo_labels:
         yield f"{run.method.name} imputes no labels for L2I to learn; use l2i.update='off'"
     yield from _find_rate_problems(l2i)
+    set_rate = f"set l2i.paper.{'supervised_eta' if paper.inner_supervised else 'eta'}"
     if paper.eta_schedule == "rate" and paper.inner_rate is None:
-        no_eta = "needs an inner learning rate to scale; set l2i.paper.eta"
-        yield f"l2i.paper.eta_schedule='rate' {no_eta}"
+        yield f"l2i.paper.eta_schedule='rate' needs an inner learning rate to scale; {set_rate}"
     steps_text = f"l2i.paper.inner_steps={paper.inner_steps}"
     if l2i.hypergradient == "last_layer" and paper.inner_steps != 1:
         yield f"{steps_text} needs l2i.hypergradient='exact'; 'last_layer' takes one step"
     if paper.inner_steps != 1 and paper.inner_rate is None:
-        yield f"{steps_text} needs a step size; set l2i.paper.eta"
+        yield f"{steps_text} needs a step size; {set_rate}"
     if l2i.one_forward and not getattr(run.method, "one_forward", False):
         yield "l2i.one_forward needs method.one_forward, whose forward it joins; set both or none"
     if l2i.one_forward and run.method.mixes_targets and paper.inner_supervised:
@@ -139,7 +139,7 @@ def _find_outer_problems(run: Run) -> Iterator[str]:
 
 
 def _find_rate_problems(l2i: L2I) -> Iterator[str]:
-    """Yield what is wrong with η, which belongs to the cost that the inner step is on."""
+    """Yield what is wrong with η, which is different for C^U and for C^T + C^U."""
     paper, eta = l2i.paper, f"l2i.paper.eta={l2i.paper.eta or 0:g} is a rate for C^U alone"
     if not paper.inner_supervised:
         if paper.supervised_eta is not None:
@@ -148,14 +148,13 @@ def _find_rate_problems(l2i: L2I) -> Iterator[str]:
             fix = "set l2i.paper.eta (0.1·64·classes is the released code's for CIFAR)"
             yield f"l2i.update='paper' needs a look-ahead step size; {fix}"
     elif paper.supervised_eta is None and (l2i.update == "paper" or paper.eta is not None):
-        problem = (
-            "l2i.paper.inner_supervised adds C^T to the look-ahead and needs a rate of its own"
-        )
+        problem = "l2i.paper.inner_supervised adds C^T to the look-ahead, which needs its own rate"
         reason = "the paper gives none" if paper.eta is None else eta
         yield f"{problem}: {reason}; set l2i.paper.supervised_eta, at first to about optim.lr"
-    elif paper.eta is not None and (paper.supervised_eta or 0) >= paper.eta:
-        problem = f"l2i.paper.supervised_eta={paper.supervised_eta:g} is too large a step on C^T"
-        yield f"{problem}: {eta}, which is less steep; lower it"
+    elif l2i.update == "paper" and (paper.supervised_eta or 0) >= (paper.eta or math.inf):
+        problem = f"l2i.paper.supervised_eta={paper.supervised_eta:g} is too large for C^T"
+        fix = "lower l2i.paper.supervised_eta, at first to about optim.lr"
+        yield f"{problem}, which is steeper than C^U: {eta}; {fix}"
 
 
 def _list_changed_fields(section: Any, names: tuple[str, ...]) -> list[str]:

@@ -11,7 +11,7 @@ SOURCES = {
     "data.weak.shift": "released code: up to 4 pixels, reflected at the edges",
     **dict.fromkeys(("batch.labeled", "batch.unlabeled", "batch.holdout"), "released code"),
     "model.name": "TCDCN, with the layer sizes of the released code",
-    "optim.ema_decay": "released code, which averages twice per step with L2I (O), here once; "
+    "optim.ema_decay": "released code, which averages twice per step with L2I, here once; "
     "the averaged model is evaluated",
     "l2i.paper.eta": "the paper gives none; released code: 10·lr for O, 1·lr for L, "
     "on C^U alone; ours for K > 1",

@@ -57,7 +57,7 @@ SOURCES = {
     "data.strong.cutout": "FixMatch's code: half the side",
     "batch.unlabeled": "as many as labelled; FixMatch and UDA: 7 times as many",
     "method.weight": "MixMatch's scripts for CIFAR-10, for its baselines and MixMatch; "
-    "1 for FixMatch",
+    "1 for FixMatch and UDA, as in their papers",
     "method.rampup": "MixMatch's code: linear over the first 40 % of the run for its baselines, "
     "over 1/64 for MixMatch; none in FixMatch's",
     "method.epsilon": "MixMatch's code: 6 for inputs with half our standard deviation",
@@ -70,8 +70,9 @@ SOURCES = {
     "optim.nesterov": "not specified in the paper; used in FixMatch's code",
     "l2i.hypergradient": "closed form for the distance in use; "
     "the paper's equation, verbatim, is bilevel.last_layer_paper",
-    "optim.weight_decay": "MixMatch's scripts for CIFAR-10: 0.0004 for mean teacher, 0.00004 for "
-    "the others (the paper's text: 0.0004, released code: 0.00004); the paper for CIFAR-100",
+    "optim.weight_decay": "CIFAR-10: 0.0004 for mean teacher, as in MixMatch's script for it and "
+    "in the paper's text; 0.00004 for the others, as in MixMatch's scripts for its baselines and "
+    "in the released code. CIFAR-100: the paper",
     "optim.weight_decay_mode": "θ ← (1 − wd)θ with Adam, of all parameters as in the released "
     "code, MixMatch's: kernels only; FixMatch's: L2 with SGD",
     "optim.ema_bn": "ours: at a constant rate, copied statistics do not fit the averaged weights",
@@ -115,8 +116,8 @@ BUDGETS = {
             "optim.lr": "the paper's; for FixMatch twice its own (ours)",
             "optim.schedule": "the paper's; ours for FixMatch",
             "optim.warmup": "ours, for FixMatch only",
-            "optim.weight_decay": "FixMatch's code for FixMatch on CIFAR-10, where MixMatch's "
-            "scripts have 0.0004 for mean teacher and 0.00004 for MixMatch",
+            "optim.weight_decay": "CIFAR-10: FixMatch's code for FixMatch, MixMatch's scripts for "
+            "mean teacher (0.0004) and MixMatch (0.00004). CIFAR-100: the paper",
             "batch.unlabeled": "as many as labelled; for FixMatch twice as many, for speed "
             "(7 times as many in its paper)",
             "l2i.outer_batch_size": "ours, for speed",
@@ -130,7 +131,6 @@ def _make_budget_cells(spec: CifarSpec) -> list[Cell]:
     labels = spec.label_counts[0]
     if spec is CIFAR100_SPEC:
         return make_cells("fixmatch", labels, budget="short")
-    fast = Cell("fixmatch", labels, budget="fast")
     short = [
         cell
         for method in ("mean-teacher", "mixmatch", "fixmatch")
@@ -138,7 +138,7 @@ def _make_budget_cells(spec: CifarSpec) -> list[Cell]:
             method, labels, ablations=_list_ablations(spec, method, labels), budget="short"
         )
     ]
-    return [fast, fast._replace(update="normalized"), *short]
+    return [*make_cells("fixmatch", labels, budget="fast"), *short]
 
 
 def build_cells(spec: CifarSpec) -> list[Cell]:

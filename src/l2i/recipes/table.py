@@ -34,9 +34,9 @@ ABLATIONS: dict[str, Settings] = {  # what they change in L2I's config
     "k2": {"hypergradient": "exact", "paper": {"inner_steps": 2}},
     "k3": {"hypergradient": "exact", "paper": {"inner_steps": 3}},
 }
-CONTROLS = ("zero", "shuffled", "direct")  # ablations whose outer step learns nothing of imputing
-# ablations that differ in nothing that is left where the outer gradient is zero
-SHARING_ZERO = ("exact", "learnable", "k1", "k2", "k3")
+CONTROLS = ("zero", "shuffled", "direct")  # ablations without what imputing would add
+CONTROLS_WITHOUT_LABELS = ("zero", "direct")  # impute nothing: however labels are learned, the same
+LABEL_ABLATIONS = ("exact", "learnable", "k1", "k2", "k3")  # of how labels are learned
 
 
 class Cell(NamedTuple):
@@ -116,7 +116,7 @@ class Table:
         cell, controls = self.cells[name], dict[str, str]()
         for control in CONTROLS if not cell.is_control else ():
             ablation = f"{cell.ablation}-{control}" if cell.ablation else control
-            if control == "zero" and cell.ablation in SHARING_ZERO:
+            if control in CONTROLS_WITHOUT_LABELS and cell.ablation in LABEL_ABLATIONS:
                 ablation = control
             found = self.find_cell(cell._replace(ablation=ablation))
             controls |= {control: found} if found is not None else {}

@@ -67,7 +67,8 @@ def recompute_bn(model: nn.Module, run: Run, task: Task, loader: Loader) -> None
                 layer.momentum = new_momentum
             return model(x)  # type: ignore[no-any-return]
 
-        sizes = {name: min(size, BN_SAMPLES) for name, size in vars(run.batch).items()}
+        max_size = BN_SAMPLES // loader.group.size * loader.group.size  # processes share a batch
+        sizes = {name: min(size, max_size) for name, size in vars(run.batch).items()}
         with closing(loader.clone(replace(run, batch=sizes))) as own_loader:
             for step in range(min(run.steps, -(-BN_SAMPLES // samples_per_step))):
                 batch = own_loader.draw_batch(step, holdout=False)

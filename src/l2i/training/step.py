@@ -265,8 +265,9 @@ class Gradients:
         assert self.outer_step is not None and batch.holdout is not None
         method, task, holdout, l2i = self.outer_method, self.task, batch.holdout, self.run.l2i
         join = _keep_net if joint_batch is None else joint_batch.join
-        # forwards that are not shared have to wait for the rows
-        rows_stream = ["student"] if joint_batch is not None and self.looks_ahead else []
+        # the rows are joined on this stream: wait for it to pass them again
+        passes_again = self.looks_ahead or self.head is None
+        rows_stream = ["student"] if joint_batch is not None and passes_again else []
         if l2i.ablation in ("zero_gradient", "direct_gradient"):
             with streams("holdout", *rows_stream):
                 return self._compute_control(nets.theta, join(nets.live), holdout)
@@ -281,7 +282,7 @@ class Gradients:
             streams.wait("outer")  # the labels: they are needed from here on
             return cost
 
-        dependencies = ["outer", *rows_stream] if self.looks_ahead else []
+        dependencies = [*rows_stream, *(["outer"] if self.looks_ahead else [])]
         dependencies += ["labeled"] if l2i.paper.inner_supervised else []
         with streams("holdout", *dependencies):
             student = method.student(task, lookahead(self.network, nets.theta), batch)

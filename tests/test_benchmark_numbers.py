@@ -265,7 +265,7 @@ def derive_small_network_claims() -> Iterator[str]:
     assert seen["through"] == "labels"
     ratio = changes["labels"] / sum(seen["test cost"])
     yield f"lowers the test cost {spell(ratio)} times as much as one from memorised samples"
-    yield f"{changes['parameters'] / changes['labels']:.0f} times as much again"
+    yield f"{changes['parameters'] / changes['labels']:.0f} times as much as that"
 
 
 def read_test_curve(page: Path, run: str) -> dict[int, float]:
@@ -316,7 +316,7 @@ def derive_control_claims() -> Iterator[str]:
     page = read_page("digits-controls_cpu")
     gain = parse_numbers(find_row(page, "mean-teacher-l2i-40").cells["Δ same steps"])[0]
     assert round(-3 * gain) == 2
-    yield "gains two thirds of a point with mean teacher, and no more than its controls do"
+    yield "gains two thirds of a point with mean teacher, no more than an ordinary gradient"
     for cell in ("l2i-40-direct", "l2i-paper-40-zero"):
         control = find_row(page, f"mean-teacher-{cell}").cells["Δ same steps"]
         value, error = parse_numbers(control.replace("±", ""))

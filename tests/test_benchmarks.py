@@ -24,8 +24,10 @@ from l2i.cli.parsing import parse_options
 from l2i.errors import InputError
 from l2i.experiments.benchmark.cases import select_cases
 from l2i.experiments.options import BenchOptions, CompareOptions
+from l2i.experiments.results import format_setting_overrides
 from l2i.training.evaluation import compute_final_metric, extract_curve
 from l2i.training.metrics import parse_metrics
+from l2i.training.run_dir import Result
 from shell_words import expand_braces
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -170,6 +172,22 @@ def test_manifest_describes_the_results(folder: Path) -> None:
             assert conditions["hardware"] in manifest["hardware"], path
             for name, versions in manifest["versions"].items():
                 assert conditions["versions"].get(name, versions[0]) in versions, path
+
+
+@by_folder
+def test_commands_set_what_the_results_have_other_than_their_recipes(folder: Path) -> None:
+    """By one command or another of the manifest; those of a variant have its folder."""
+    commands = [run["command"] for run in read_manifest(folder)["runs"]]
+    lines = [line.split() for text in commands for line in text.splitlines()]
+    for path in list_data(folder):
+        if not re.search(r"-seed\d+\.json$", path.name):
+            continue
+        result = Result(**json.loads(path.read_text(encoding="utf-8")))
+        store = str(path.parents[1].relative_to(ROOT))
+        settings = {word for words in lines if store in words for word in words}
+        overrides = format_setting_overrides(result).replace('"', "")
+        missing = set(filter(None, overrides.split(", "))) - settings
+        assert not missing, f"{path} has {', '.join(missing)}"
 
 
 @by_folder

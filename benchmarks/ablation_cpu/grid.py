@@ -53,7 +53,9 @@ class Problem:
         if arm == "longer":
             run = config.replace(run, steps=round(run.steps * step_factor))
         method = replace_dataclass(run.method, weight=run.method.weight * weight_factor)
-        return config.replace(run, method=method, optim={"lr": run.optim.lr * lr_factor})
+        # the stored runs have copied statistics, and new ones have to be comparable
+        optim = {"lr": run.optim.lr * lr_factor, "ema_bn": "copy"}
+        return config.replace(run, method=method, optim=optim)
 
 
 PROBLEMS: dict[str, Problem] = {

@@ -235,6 +235,15 @@ def test_fields_of_every_run_can_be_changed() -> None:
     assert f"aflw/{exact}" in planned and len(planned) > 2
 
 
+def test_controls_of_cells_with_l2i_are_trained_on_request() -> None:
+    table, cells = recipes.get_table("cifar10"), ("mean-teacher-250", "mean-teacher-l2i-paper-250")
+    plain = plan_runs(table, CompareOptions(cells=cells, seeds=1))
+    assert list(plain) == [f"cifar10/{cell}" for cell in cells]
+    more = plan_runs(table, CompareOptions(cells=cells, seeds=1, controls=True))
+    controls = [f"cifar10/{cells[1]}-{mark}" for mark in ("zero", "shuffled", "direct")]
+    assert list(more) == [*plain, *controls]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

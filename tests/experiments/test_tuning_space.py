@@ -44,6 +44,13 @@ def test_a_recipe_is_searched_in_the_fields_that_it_uses(recipe: str, fields: se
     assert set(build_search_space(recipes.get(recipe))) == fields
 
 
+def test_the_rate_of_a_look_ahead_on_c_u_is_not_searched_where_it_is_on_c_t_too() -> None:
+    run = recipes.get("digits/mean-teacher-l2i-paper-40")
+    paper = {"inner_supervised": True, "supervised_eta": 0.1}
+    assert "l2i.paper.eta" in build_search_space(run)
+    assert "l2i.paper.eta" not in build_search_space(replace(run, l2i={"paper": paper}))
+
+
 def test_every_recipe_lies_in_its_own_space() -> None:
     for name in recipes.list_recipes():
         run = recipes.get(name)

@@ -344,9 +344,7 @@ def test_c_t_in_the_look_ahead_is_refused_at_the_released_rate(name: str) -> Non
     reason = rf"adds C\^T .*: l2i\.paper\.eta={eta} is a rate for C\^U alone; set .*supervised_eta"
     with pytest.raises(InputError, match=reason):
         validate(run)
-    reason = (
-        r"too large for C\^T, .*: l2i\.paper\.eta=.* C\^U alone; lower l2i\.paper\.supervised_eta"
-    )
+    reason = r"too large for C\^T \+ C\^U: l2i\.paper\.eta=.* C\^U alone; lower .*supervised_eta"
     with pytest.raises(InputError, match=reason):
         validate(replace(run, l2i={"paper": {"supervised_eta": run.l2i.paper.eta}}))
     validate(replace(run, l2i={"paper": {"supervised_eta": 0.07 * run.l2i.paper.eta}}))

@@ -60,8 +60,14 @@ def test_curves_leave_out_evaluations_without_a_value() -> None:
             1000,
             "median",
             False,
-            "median of the model on the test set over the last 20 evaluations (the last 2 % of the "
-            "steps, at least 1,000, at most a tenth)",
+            "median of the model on the test set over the last 20 evaluations (the last 100 steps)",
+        ),
+        (
+            2**20,
+            "median",
+            True,
+            "median of the averaged model on the test set over the last 20 evaluations (the last "
+            "20,971 steps)",
         ),
         (
             1000,
@@ -71,7 +77,7 @@ def test_curves_leave_out_evaluations_without_a_value() -> None:
             "(early stopping)",
         ),
     ],
-    ids=["short", "long", "best"],
+    ids=["short", "long", "the paper's", "best"],
 )
 def test_a_metric_is_described_as_it_is_computed(
     steps: int, final: str, averaged: bool, words: str

@@ -249,7 +249,7 @@ def test_hold_out_samples_may_be_costly_where_nothing_looks_ahead() -> None:
         [{"step": 800, "c_h": 90.0}, {"step": 990, "c_h": 1.0}, {"step": 1000, "c_h": 90.0}],
     )
     assert check_health(rows, splits, 1000) == {}
-    assert list(check_health(rows, splits, 1000, 1.5)) == [
+    assert list(check_health(rows, splits, 1000, 5.4)) == [
         "ahead"
     ]  # 190 steps at 1 and 10 at 90: 5.45
-    assert check_health(rows, splits, 1000, 2.0) == {}
+    assert check_health(rows, splits, 1000, 5.5) == {}

@@ -152,9 +152,9 @@ def _find_rate_problems(l2i: L2I) -> Iterator[str]:
         reason = "the paper gives none" if paper.eta is None else eta
         yield f"{problem}: {reason}; set l2i.paper.supervised_eta, at first to about optim.lr"
     elif l2i.update == "paper" and (paper.supervised_eta or 0) >= (paper.eta or math.inf):
-        problem = f"l2i.paper.supervised_eta={paper.supervised_eta:g} is too large for C^T"
+        problem = f"l2i.paper.supervised_eta={paper.supervised_eta:g} is too large for C^T + C^U"
         fix = "lower l2i.paper.supervised_eta, at first to about optim.lr"
-        yield f"{problem}, which is steeper than C^U: {eta}; {fix}"
+        yield f"{problem}: {eta}; {fix}"
 
 
 def _list_changed_fields(section: Any, names: tuple[str, ...]) -> list[str]:

@@ -101,6 +101,8 @@ def plan_runs(table: Table, options: CompareOptions) -> dict[str, list[Run]]:
             f"parallel={options.parallel} must be at least 1, or 0 to choose automatically"
         )
     cell_names = [_qualify_cell(cell, table) for cell in options.cells] or list(table.default_cells)
+    if options.controls:
+        cell_names += [c for name in cell_names for c in table.find_controls(name).values()]
     cells = sorted(dict.fromkeys(cell_names), key=lambda cell: table.cells[cell].update != "off")
     runs_by_cell = {
         cell: [_make_run_at_seed(table.get_run(cell), options, seed=seed) for seed in range(seeds)]

@@ -26,6 +26,8 @@ class CompareOptions:
     seeds: int | None = None
     """Number of seeds per cell, by default the table's; a seed sets the split, the initial weights
     and the order of samples."""
+    controls: bool = False
+    """Also train the controls of each cell with L2I, to see what of a gain is due to imputing."""
     steps: int | None = None
     """Training steps, if not the recipe's; schedules scale with them."""
     parallel: int = 0

@@ -64,18 +64,19 @@ SOURCES = {
     "method.entropy": "MixMatch's code, without ramp-up",
     "method.alpha": "MixMatch's scripts for CIFAR-10, also for CIFAR-100",
     "method.one_forward": "FixMatch's code, also for UDA; the released code for mean teacher and "
-    "MixMatch's for MixMatch interleave batches; for the others MixMatch's passes them apart",
+    "MixMatch's for MixMatch interleave batches; for the others MixMatch's has separate forwards",
     "method.annealing": "UDA's script for CIFAR has none; threshold and temperature are its "
     "paper's",
     "optim.nesterov": "not specified in the paper; used in FixMatch's code",
-    "l2i.hypergradient": "closed form for the distance in use; "
-    "the paper's equation, verbatim, is bilevel.last_layer_paper",
+    "l2i.hypergradient": "on the last layer, the closed form for the distance in use (the "
+    "paper's equation, verbatim, is bilevel.last_layer_paper); exact, as in the released code",
     "optim.weight_decay": "CIFAR-10: 0.0004 for mean teacher, as in MixMatch's script for it and "
     "in the paper's text; 0.00004 for the others, as in MixMatch's scripts for its baselines and "
     "in the released code. CIFAR-100: the paper",
     "optim.weight_decay_mode": "θ ← (1 − wd)θ with Adam, of all parameters as in the released "
     "code, MixMatch's: kernels only; FixMatch's: L2 with SGD",
-    "optim.ema_bn": "ours: at a constant rate, copied statistics do not fit the averaged weights",
+    "optim.ema_bn": "as in MixMatch's code before it reports: while the rate is high, copied "
+    "statistics do not fit the averaged weights",
     "l2i.paper.eta": "the paper gives none; released code: 0.1 (O) and 0.2 (L) on a sum over "
     "64 samples and all classes, on C^U alone",
 }

@@ -28,12 +28,14 @@ SOURCES = {
     "their ranges are its paper's for CIFAR",
     "data.strong.cutout": "FixMatch's code for CIFAR: half the side",
     "batch.holdout": "as many as labelled, as in the paper's other experiments",
-    "method.rampup": "MixMatch's code: linear over the first 1/64 of the run",
+    "method.rampup": "MixMatch's code: linear over the first 1/64 of the run for MixMatch; none in "
+    "FixMatch's",
     **dict.fromkeys(("method.temperature", "method.alpha"), "MixMatch's, as for CIFAR"),
     "method.threshold": "FixMatch's, as for CIFAR",
     "method.one_forward": "FixMatch's code; MixMatch's code interleaves its batches",
     "optim.ema_decay": "as for CIFAR; the averaged model is evaluated",
-    "optim.ema_bn": "ours: while the rate is high, copied statistics do not fit the average",
+    "optim.ema_bn": "as in MixMatch's code before it reports: while the rate is high, copied "
+    "statistics do not fit the average",
     "l2i.paper.eta": "the paper gives none; released code for CIFAR: "
     "0.1 on a sum over 64 samples and all classes, on C^U alone",
 }

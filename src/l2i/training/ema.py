@@ -50,9 +50,9 @@ def recompute_bn(model: nn.Module, run: Run, task: Task, loader: Loader) -> None
 
     Those copied from the model belong to the weights of single steps, not to their average: while
     the learning rate is high the two are far apart. The statistics are means over forwards of the
-    same mini-batches at every evaluation, passed as in a step: a network trained on shifted or
-    mixed images expects their variance. Training is not affected: the next step copies the model's
-    statistics again.
+    same mini-batches at every evaluation, passed as in a step without L2I: a network trained on
+    shifted or mixed images expects their variance. Training is not affected: the next step copies
+    the model's statistics again.
     """
     if not find_tracking_batchnorms(model):
         return

@@ -36,9 +36,12 @@ def compute_final_steps(steps: int) -> list[int]:
     """Return the evaluations behind the final metric, spread over the end of the run."""
     if steps < MIN_STEPS_FOR_AVERAGE:
         return [steps]
-    window = int(max(FINAL_EVAL_FRACTION * steps, min(MIN_FINAL_WINDOW, steps / 10)))
-    interval = window / NUM_FINAL_EVALS
+    interval = _compute_final_window(steps) / NUM_FINAL_EVALS
     return [steps - int(i * interval) for i in reversed(range(NUM_FINAL_EVALS))]
+
+
+def _compute_final_window(steps: int) -> int:
+    return int(max(FINAL_EVAL_FRACTION * steps, min(MIN_FINAL_WINDOW, steps / 10)))
 
 
 def compute_final_metric(
@@ -67,8 +70,8 @@ def describe_metric(steps: int, final: ReportRule, part: str, *, averaged: bool)
         return f"{model}, at the evaluation with the best validation metric (early stopping)"
     if steps < MIN_STEPS_FOR_AVERAGE:
         return f"{model}, at the last step"
-    window = "the last 2 % of the steps, at least 1,000, at most a tenth"
-    return f"{final} of {model} over the last 20 evaluations ({window})"
+    window = f"the last {_compute_final_window(steps):,} steps"
+    return f"{final} of {model} over the last {NUM_FINAL_EVALS} evaluations ({window})"
 
 
 def measure_diversity(task: Task, outputs: Tensor, y: Tensor) -> float:

@@ -199,6 +199,8 @@ def _is_field_used(run: Run, path: str) -> bool:
         return run.l2i.update == "normalized"
     if path == "l2i.paper.label_lr" and run.l2i.labels != "learnable":
         return False
+    if path == "l2i.paper.eta" and run.l2i.paper.inner_supervised:
+        return False  # then supervised_eta is the look-ahead's
     return run.l2i.update != "off" or not path.startswith("l2i.")
 
 

@@ -218,6 +218,7 @@ def test_commands_are_valid(
             if "--save-results" in words:
                 place = words.index("--save-results")
                 del words[place : place + 2]
+            monkeypatch.chdir(tmp_path)  # away from any runs of these cells with other settings
             assert run_l2i([*words[1:], "--dry-run"]) == 0, (line, capsys.readouterr().err)
         else:
             assert words[:2] == ["python", "-m"], line

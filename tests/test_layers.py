@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "l2i"
 LAYERS = (  # lowest first; CONTRIBUTING.md says what each is for
     *("errors", "registry", "quantity", "files", "torchrun", "distributed"),
     *("bilevel", "kernels", "models", "data", "tasks", "methods"),
-    *("config", "training", "recipes", "fit", "estimators", "experiments", "cli"),
+    *("config", "training", "recipes", "candidates", "fit", "estimators", "experiments", "cli"),
 )
 FACADE = ("__init__", "__main__")  # l2i itself: public names, imported when first asked for
 

@@ -1,0 +1,1 @@
+"""Models of a table to choose from, and their choice by cross-validation."""

@@ -1,0 +1,221 @@
+"""Models that learn from the labels alone: fitted by scikit-learn, kept as predictors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+)
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from torch import nn
+
+from l2i.candidates.base import Candidate, Score, TableRows
+from l2i.candidates.predictors import (
+    KernelPredictor,
+    LaplacePredictor,
+    LinearPredictor,
+    NeighborPredictor,
+    TreePredictor,
+)
+from l2i.candidates.trees import convert_boosting, convert_forest, convert_histogram_boosting
+
+ABSENT_LOGIT = -20.0  # of a class without a label
+RIDGE_PENALTIES = np.logspace(-3, 3, 13)
+MAX_LOGISTIC_STEPS = 1000
+MAX_NEIGHBORS = 5
+MIN_HISTOGRAM_ROWS = 2000  # from here on boosted trees bin their inputs
+MANY_ROWS = 2000  # from here on a forest has fewer trees
+Fit = Callable[[TableRows, int], nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Candidate):
+    """A model of the labels alone."""
+
+    name: str
+    title: str
+    fit_rows: Fit
+    max_rows: int | None = None
+    """Labelled rows that it can be fitted to in reasonable time."""
+    tasks: tuple[str, ...] = ("classification", "regression")
+    takes_weights: bool = True
+    seconds_for_many_rows: float | None = None
+    """Of a fit to 1,000 rows, roughly, if time grows with the cube of the rows."""
+
+    def suits(self, rows: TableRows) -> bool:
+        task = "regression" if rows.num_classes is None else "classification"
+        is_small = self.max_rows is None or len(rows.x) <= self.max_rows
+        return task in self.tasks and is_small and (self.takes_weights or not rows.is_weighted)
+
+    def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
+        """Count what grows with the cube of the rows."""
+        if self.seconds_for_many_rows is None:
+            return 0.0
+        num_targets = rows.num_classes or 1
+        return num_fits * num_targets * self.seconds_for_many_rows * (len(rows.x) / 1000) ** 3
+
+    def fit(self, rows: TableRows, seed: int) -> nn.Module:
+        if rows.num_classes is not None and len(np.unique(rows.y)) < 2:
+            return fit_constant(rows, seed)  # scikit-learn refuses a single class
+        with ignore_warnings():
+            return self.fit_rows(rows, seed)
+
+
+@contextmanager
+def ignore_warnings() -> Iterator[None]:
+    """Silence what scikit-learn warns about, such as convergence: cross-validation judges."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def fit_constant(rows: TableRows, seed: int) -> nn.Module:
+    """Predict the classes' shares, or the mean target."""
+    if rows.num_classes is None:
+        bias = np.average(rows.y, axis=0, weights=rows.weight)
+    else:
+        counts = np.bincount(rows.y, weights=rows.weight, minlength=rows.num_classes)
+        with np.errstate(divide="ignore"):
+            bias = np.maximum(np.log(counts / counts.sum()), ABSENT_LOGIT)
+    return _make_linear(np.zeros((rows.x.shape[1], len(bias))), bias)
+
+
+def make_logistic(penalty: float) -> Fit:
+    """Return a fit of logistic regression; a larger `penalty` shrinks its weights."""
+
+    def fit(rows: TableRows, seed: int) -> nn.Module:
+        model = LogisticRegression(C=1 / penalty, max_iter=MAX_LOGISTIC_STEPS)
+        model.fit(rows.x, rows.y, sample_weight=rows.weight)
+        weight, bias = model.coef_.T, model.intercept_
+        if len(model.classes_) == 2:
+            weight = np.concatenate([np.zeros_like(weight), weight], axis=1)
+            bias = np.concatenate([np.zeros_like(bias), bias])
+        return _make_linear(*spread_classes(rows, model.classes_, weight, bias))
+
+    return fit
+
+
+def spread_classes(
+    rows: TableRows, present: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Put what was learned of the present classes [K, P] and [P] among all classes."""
+    assert rows.num_classes is not None
+    all_weights = np.zeros((len(weight), rows.num_classes))
+    all_biases = np.full(rows.num_classes, bias.min() + ABSENT_LOGIT)
+    all_weights[:, present], all_biases[present] = weight, bias
+    return all_weights, all_biases
+
+
+def fit_ridge(rows: TableRows, seed: int) -> nn.Module:
+    """Fit ridge regression, its penalty chosen by leaving out one row at a time."""
+    model = RidgeCV(alphas=RIDGE_PENALTIES).fit(rows.x, rows.y, sample_weight=rows.weight)
+    weight = np.reshape(model.coef_, (rows.y.shape[1], -1)).T
+    return _make_linear(weight, np.reshape(model.intercept_, -1))
+
+
+def _make_linear(weight: NDArray[Any], bias: NDArray[Any]) -> nn.Module:
+    return LinearPredictor(weight=_to_tensor(weight), bias=_to_tensor(bias))
+
+
+def fit_neighbors(rows: TableRows, seed: int) -> nn.Module:
+    """Average the nearest labelled rows."""
+    is_classifier = rows.num_classes is not None
+    value = np.eye(rows.num_classes)[rows.y] if rows.num_classes else rows.y
+    return NeighborPredictor(
+        rows=_to_tensor(rows.x),
+        value=_to_tensor(value),
+        num_neighbors=torch.tensor(min(MAX_NEIGHBORS, len(rows.x))),
+        is_probability=torch.tensor(int(is_classifier)),
+    )
+
+
+def fit_extra_trees(rows: TableRows, seed: int) -> nn.Module:
+    """Fit extremely randomised trees."""
+    count = 300 if len(rows.x) <= MANY_ROWS else 100
+    make = ExtraTreesRegressor if rows.num_classes is None else ExtraTreesClassifier
+    model = make(count, random_state=seed)
+    model.fit(rows.x, _get_targets(rows), sample_weight=rows.weight)
+    return convert_forest(model, rows.num_outputs)
+
+
+def fit_boosted_trees(rows: TableRows, seed: int) -> nn.Module:
+    """Fit gradient boosting; on many rows with binned inputs."""
+    is_large = len(rows.x) >= MIN_HISTOGRAM_ROWS
+    if rows.num_classes is not None:
+        make = HistGradientBoostingClassifier if is_large else GradientBoostingClassifier
+        models = [make(random_state=seed).fit(rows.x, rows.y, sample_weight=rows.weight)]
+    else:
+        make = HistGradientBoostingRegressor if is_large else GradientBoostingRegressor
+        models = [
+            make(random_state=seed).fit(rows.x, target, sample_weight=rows.weight)
+            for target in rows.y.T
+        ]
+    convert = convert_histogram_boosting if is_large else convert_boosting
+    trees: TreePredictor = convert(models, rows.num_outputs)
+    return trees
+
+
+def fit_gaussian_process(rows: TableRows, seed: int) -> nn.Module:
+    """Fit a Gaussian process, its kernel chosen by the marginal likelihood."""
+    length = float(np.sqrt(rows.x.shape[1]))
+    kernel = ConstantKernel(1.0, (1e-3, 1e4)) * RBF(length, (1e-2, 1e4))
+    if rows.num_classes is not None:
+        return _fit_laplace(kernel, rows, seed)
+    noise = WhiteKernel(0.1, (1e-6, 10.0))
+    model = GaussianProcessRegressor(kernel + noise, random_state=seed)
+    mean = rows.y.mean(axis=0)
+    model.fit(rows.x.astype(np.float64), rows.y - mean)
+    product = model.kernel_.k1
+    return KernelPredictor(
+        rows=_to_tensor(rows.x),
+        length=_to_tensor(product.k2.length_scale),
+        weight=_to_tensor(product.k1.constant_value * model.alpha_.reshape(len(rows.x), -1)),
+        bias=_to_tensor(mean),
+    )
+
+
+def _fit_laplace(kernel: Any, rows: TableRows, seed: int) -> nn.Module:
+    assert rows.num_classes is not None
+    x, count = rows.x.astype(np.float64), len(rows.x)
+    parts: list[tuple[float, float, NDArray[Any], NDArray[Any]]] = []
+    for k in range(rows.num_classes):
+        if not (rows.y == k).any():
+            parts.append((1.0, 1e-12, np.full(count, ABSENT_LOGIT), np.zeros((count, count))))
+            continue
+        binary = GaussianProcessClassifier(kernel, random_state=seed).fit(x, rows.y == k)
+        model = binary.base_estimator_
+        root = np.linalg.solve(model.L_, np.diag(model.W_sr_))
+        amplitude, length = model.kernel_.k1.constant_value, model.kernel_.k2.length_scale
+        parts.append((length, amplitude, model.y_train_ - model.pi_, root))
+    lengths, amplitudes, weights, roots = zip(*parts, strict=True)
+    return LaplacePredictor(
+        rows=_to_tensor(x),
+        length=_to_tensor(lengths),
+        amplitude=_to_tensor(amplitudes),
+        weight=_to_tensor(np.stack(weights)),
+        root=_to_tensor(np.stack(roots)),
+    )
+
+
+def _get_targets(rows: TableRows) -> NDArray[Any]:
+    """Return targets as scikit-learn likes them: [N] if there is one."""
+    return rows.y[:, 0] if rows.y.ndim == 2 and rows.y.shape[1] == 1 else rows.y
+
+
+def _to_tensor(values: Any) -> torch.Tensor:
+    return torch.as_tensor(np.asarray(values, dtype=np.float64))

@@ -1,0 +1,287 @@
+"""Choose a candidate by cross-validation over all labelled rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import softmax
+from torch import nn
+
+from l2i.candidates.base import Candidate, Floats, Level, Progress, Score, Skipped, TableRows
+from l2i.candidates.cross_validation import Fold, draw_folds, fit_average, predict_out_of_fold
+from l2i.candidates.network import Network
+from l2i.candidates.predictors import average_outputs
+from l2i.candidates.semi_supervised import Imputing
+from l2i.errors import NonFiniteCost
+
+NUM_AVERAGED = 3
+AVERAGE_NAME = "average"
+ROUNDING_SLACK = 1 + 1e-9  # a difference in one row is one standard error, up to rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The candidates' scores and the chosen ones, whose outputs are averaged."""
+
+    rows: TableRows
+    folds: list[list[Fold]]
+    scores: dict[str, Score]
+    skipped: tuple[Skipped, ...]
+    chosen: tuple[str, ...]
+    seed: int = field(default=0)
+
+    @property
+    def name(self) -> str:
+        return self.chosen[0] if len(self.chosen) == 1 else AVERAGE_NAME
+
+    @property
+    def title(self) -> str:
+        titles = [self.scores[name].candidate.title for name in self.chosen]
+        return titles[0] if len(titles) == 1 else f"average of {', '.join(titles)}"
+
+    @property
+    def level(self) -> Level:
+        return max(self.scores[name].candidate.level for name in self.chosen)
+
+    @property
+    def outputs(self) -> Floats:
+        """Return the chosen outputs [N, C] of every labelled row, out of fold."""
+        first: Floats = _average(self.rows, [self.scores[n].outputs for n in self.chosen])[0]
+        return first
+
+    def compute_errors(self) -> dict[str, float]:
+        """Return the share of wrong classes of each candidate, or its mean squared error."""
+        scores = self.scores if self.folds else {}
+        return {name: self._compute_error(score) for name, score in scores.items()}
+
+    def _compute_error(self, score: Score) -> float:
+        if self.rows.num_classes is None:
+            return score.loss
+        is_wrong = (score.outputs.argmax(axis=2) != self.rows.y).mean(axis=0)
+        return float(np.average(is_wrong, weights=self.rows.weight))
+
+    def fit(self) -> nn.Module:
+        """Fit what was chosen to all labels."""
+        candidates = [self.scores[name].candidate for name in self.chosen]
+        return fit_average(candidates, self.rows, self.seed)
+
+    def estimate_outputs(self) -> Floats:
+        """Return outputs [N, C] by the choice that the other folds make, for each fold.
+
+        The errors of the chosen candidate are too low, as it was chosen for them; these are not.
+        Without folds nothing is known: zeros.
+        """
+        if not self.folds:
+            return np.zeros((len(self.rows.x), self.rows.num_outputs))
+        outputs = self.outputs.copy()
+        for _, test in self.folds[0]:
+            others = np.setdiff1d(np.arange(len(outputs)), test)
+            names = choose(self.scores, self.rows, others)
+            parts = [self.scores[name].outputs for name in names]
+            outputs[test] = _average(self.rows, parts)[0][test]
+        return outputs
+
+
+def compute_losses(rows: TableRows, outputs: Floats) -> Floats:
+    """Return each row's loss, [N]: 0/1 error plus Brier score, or squared error of targets."""
+    if rows.num_classes is None:
+        return np.asarray(np.square(outputs - rows.y).mean(axis=1))
+    probability, truth = softmax(outputs, axis=1), np.eye(rows.num_classes)[rows.y]
+    error = probability.argmax(axis=1) != rows.y
+    return np.asarray(error + np.square(probability - truth).sum(axis=1))
+
+
+class Recorded(NamedTuple):
+    """The outputs of a candidate that was scored before, and how long that took."""
+
+    outputs: Floats
+    seconds: float
+
+
+class Record(Protocol):
+    """Keeps what was scored or skipped, so that an interrupted choice resumes where it was."""
+
+    def load(self, name: str) -> Recorded | Skipped | None:
+        """Return what was saved of a candidate, if anything."""
+
+    def save(self, event: Score | Skipped) -> None:
+        """Save a candidate's outputs and seconds, or why it was skipped."""
+
+
+class NoRecord:
+    """Keep nothing."""
+
+    def load(self, name: str) -> Recorded | Skipped | None:
+        return None
+
+    def save(self, event: Score | Skipped) -> None:
+        pass
+
+
+def make_score(candidate: Candidate, rows: TableRows, recorded: Recorded) -> Score:
+    """Return the losses of a candidate's outputs [R, N, C]."""
+    outputs, seconds = recorded
+    if not len(outputs):
+        return Score(candidate, outputs, np.zeros(len(rows.x)), seconds, 0.0)
+    losses = np.mean([compute_losses(rows, values) for values in outputs], axis=0)
+    return Score(
+        candidate, outputs, losses, seconds, float(np.average(losses, weights=rows.weight))
+    )
+
+
+def cross_validate(
+    candidate: Candidate,
+    rows: TableRows,
+    folds: list[list[Fold]],
+    seed: int,
+    clock: Callable[[], float],
+) -> Recorded:
+    """Return a candidate's outputs out of fold; of a network, which is slow, without repeats."""
+    start = clock()
+    if not folds:
+        return Recorded(np.zeros((0, len(rows.x), rows.num_outputs)), 0.0)
+    repeats = folds[:1] if isinstance(candidate, Network) else folds
+    outputs = [predict_out_of_fold(candidate, rows, repeat, seed) for repeat in repeats]
+    return Recorded(np.stack(outputs), clock() - start)
+
+
+def select_candidate(
+    candidates: Sequence[Candidate],
+    rows: TableRows,
+    seed: int,
+    *,
+    minutes: float | None = None,
+    notify: Callable[[Progress], None] = lambda progress: None,
+    record: Record | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Selection:
+    """Score the candidates, as many as are begun within `minutes`, and choose among them.
+
+    The first is always scored. With too few labels for folds, the choice is the second, which
+    is the plainest model that looks at the inputs.
+    """
+    folds, record = draw_folds(rows, seed), record or NoRecord()
+    scores: dict[str, Score] = {}
+    skipped: list[Skipped] = []
+    seconds = 0.0
+    for number, listed in enumerate(candidates, 1):
+        candidate = _adapt(listed, scores)
+        known = record.load(candidate.name)
+        event: Score | Skipped
+        if known is None:
+            event = _score_or_skip(candidate, rows, folds, seed, scores, minutes, seconds, clock)
+            record.save(event)
+        else:
+            event = known if isinstance(known, Skipped) else make_score(candidate, rows, known)
+        if isinstance(event, Score):
+            scores[candidate.name] = event
+            seconds += event.seconds
+        else:
+            skipped.append(event)
+        notify(Progress(event, number, len(candidates), seconds))
+        if not folds and len(scores) == 2:
+            break
+    chosen = choose(scores, rows, np.arange(len(rows.x))) if folds else tuple(scores)[-1:]
+    return Selection(
+        rows=rows, folds=folds, scores=scores, skipped=tuple(skipped), chosen=chosen, seed=seed
+    )
+
+
+def _adapt(candidate: Candidate, scores: dict[str, Score]) -> Candidate:
+    """Let a candidate that depends on others' scores see them."""
+    return candidate.adapt(scores) if isinstance(candidate, Network | Imputing) else candidate
+
+
+def _score_or_skip(
+    candidate: Candidate,
+    rows: TableRows,
+    folds: list[list[Fold]],
+    seed: int,
+    scores: dict[str, Score],
+    minutes: float | None,
+    seconds: float,
+    clock: Callable[[], float],
+) -> Score | Skipped:
+    reason = _find_reason_to_skip(candidate, rows, folds, scores, minutes, seconds)
+    if reason is not None:
+        return Skipped(candidate.name, reason)
+    try:
+        return make_score(candidate, rows, cross_validate(candidate, rows, folds, seed, clock))
+    except NonFiniteCost:
+        return Skipped(candidate.name, "its weights did not stay finite")
+
+
+def _find_reason_to_skip(
+    candidate: Candidate,
+    rows: TableRows,
+    folds: list[list[Fold]],
+    scores: dict[str, Score],
+    minutes: float | None,
+    seconds: float,
+) -> str | None:
+    if not candidate.suits(rows):
+        return "does not suit this table"
+    if minutes is None or not scores:
+        return None
+    num_fits = sum(map(len, folds[:1] if isinstance(candidate, Network) else folds))
+    expected = candidate.expect_seconds(rows, num_fits, scores)
+    return "no time was left" if seconds + expected > 60 * minutes else None
+
+
+def choose(scores: dict[str, Score], rows: TableRows, subset: NDArray[np.intp]) -> tuple[str, ...]:
+    """Return the names to average, by the losses of a subset of rows; usually one name.
+
+    It is the best of the labels alone, or the mean of the best three if that is better. One that
+    learns from unlabelled rows, or imputes their labels, is chosen only if it is better by more
+    than a standard error of the paired difference.
+    """
+    by_level = {
+        level: [name for name, score in scores.items() if score.candidate.level == level]
+        for level in Level
+    }
+    weight = rows.weight[subset]
+
+    def mean_loss(losses: Floats) -> float:
+        return float(np.average(losses[subset], weights=weight))
+
+    chosen: tuple[str, ...] = ()
+    losses = np.zeros(len(rows.x))
+    for names in by_level.values():
+        ranked = sorted(names, key=lambda name: mean_loss(scores[name].losses))
+        if not ranked:
+            continue
+        best = scores[ranked[0]].losses
+        if not chosen or _is_clearly_lower(best[subset], losses[subset], weight):
+            chosen, losses = (ranked[0],), best
+        if len(ranked) >= NUM_AVERAGED and chosen == (ranked[0],):
+            members = tuple(ranked[:NUM_AVERAGED])
+            averaged = _average(rows, [scores[name].outputs for name in members])
+            mean_losses = np.mean([compute_losses(rows, values) for values in averaged], axis=0)
+            if mean_loss(mean_losses) < mean_loss(losses):
+                chosen, losses = members, mean_losses
+    return chosen
+
+
+def _is_clearly_lower(ours: Floats, theirs: Floats, weight: Floats) -> bool:
+    """Return whether the mean is lower by more than one standard error, paired by row."""
+    if len(ours) < 2:
+        return False
+    gaps = (theirs - ours) * weight / weight.mean()
+    return bool(gaps.mean() > ROUNDING_SLACK * gaps.std(ddof=1) / np.sqrt(len(gaps)))
+
+
+def _average(rows: TableRows, outputs: list[Floats]) -> Floats:
+    """Average outputs [R, N, C] over models, for the repeats that all of them have."""
+    if len(outputs) == 1:
+        return outputs[0]
+    repeats = min(len(values) for values in outputs)
+    stacked = torch.from_numpy(np.stack([values[:repeats] for values in outputs]))
+    is_classifier = rows.num_classes is not None
+    averaged = [average_outputs(one, is_classifier=is_classifier) for one in stacked.unbind(1)]
+    return np.asarray(torch.stack(averaged).numpy())

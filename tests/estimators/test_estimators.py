@@ -127,7 +127,8 @@ def test_it_works_in_a_pipeline_and_a_grid_search_that_scores_labelled_rows_alon
     }
     search = GridSearchCV(pipeline, grid, cv=LabeledKFold(3, random_state=0)).fit(x, y)
     assert len(search.cv_results_["params"]) == 4 and search.score(x, truth) > 0.85
-    assert cross_val_score(pipeline, x, y, cv=LabeledKFold(5, random_state=0)).mean() > 0.8
+    plain = make_pipeline(MinMaxScaler(), L2IClassifier(candidates=["logistic-regression"]))
+    assert cross_val_score(plain, x, y, cv=LabeledKFold(5, random_state=0)).mean() > 0.8
 
 
 def test_images_are_told_from_tables_by_their_shape():
@@ -199,7 +200,7 @@ def test_columns_are_encoded_as_an_oracle_does():
 
 def test_targets_are_imputed_where_they_are_nan():
     x, y, truth = diabetes()
-    model = L2IRegressor(**QUICK).fit(x, y)
+    model = L2IRegressor("mean-teacher", **QUICK).fit(x, y)
     assert model.run_.method.name == "mean-teacher" and model.transduction_.shape == truth.shape
     assert_array_equal(model.transduction_[:60], truth[:60])
     assert_allclose(model.transduction_[60:], model.predict(x[60:]), rtol=1e-9)
@@ -208,7 +209,7 @@ def test_targets_are_imputed_where_they_are_nan():
 
 def test_several_targets_are_learned_at_once():
     x, y, _ = diabetes()
-    model = L2IRegressor(**QUICK).fit(x, np.column_stack([y, -2 * y]))
+    model = L2IRegressor("mean-teacher", **QUICK).fit(x, np.column_stack([y, -2 * y]))
     assert model.predict(x).shape == (len(x), 2)
     assert np.corrcoef(model.predict(x).T)[0, 1] < -0.9
     half = np.column_stack([y, np.where(np.arange(len(y)) == 3, np.nan, y)])

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from l2i import InputError, L2IClassifier, L2IRegressor, LabeledKFold
 
 QUICK = {"steps": 40, "random_state": 0}
+PLAIN = {"candidates": ["logistic-regression", "ridge"], "random_state": 0}
 
 
 def two_groups(rows: int = 60):
@@ -21,7 +22,7 @@ def two_groups(rows: int = 60):
 @pytest.mark.parametrize("unit", [1e-13, 1e-200, 1e150])
 def test_the_unit_of_a_feature_does_not_matter(unit):
     x, y, truth = two_groups()
-    assert L2IClassifier(**QUICK).fit(x * unit, y).score(x * unit, truth) > 0.9
+    assert L2IClassifier(**PLAIN).fit(x * unit, y).score(x * unit, truth) > 0.9
 
 
 def test_the_offset_of_a_target_does_not_matter():
@@ -29,11 +30,11 @@ def test_the_offset_of_a_target_does_not_matter():
     x = draw.normal(size=(120, 3))
     truth = 60 * x[:, 0]
     y = np.where(np.arange(120) % 2, np.nan, truth)
-    plain = L2IRegressor(**QUICK).fit(x, y)
-    dated = L2IRegressor(**QUICK).fit(x, y + 1.7e9)  # seconds since 1970
-    assert_allclose(
-        dated.predict(x) - 1.7e9, plain.predict(x), atol=5
-    )  # other draws, since rows are ordered by what they hold
+    for options in (PLAIN, {"method": "mean-teacher", **QUICK}):
+        plain = L2IRegressor(**options).fit(x, y)
+        dated = L2IRegressor(**options).fit(x, y + 1.7e9)  # seconds since 1970
+        # other draws, since rows are ordered by what they hold
+        assert_allclose(dated.predict(x) - 1.7e9, plain.predict(x), atol=5)
     assert plain.score(x, truth) > 0.5
 
 
@@ -57,11 +58,11 @@ def test_missing_labels_of_pandas_are_unlabelled_rows(dtype):
 
 def test_nullable_numbers_and_objects_mark_blanks_as_plain_ones_do():
     x, y, _ = two_groups()
-    plain = L2IClassifier(**QUICK).fit(x, y).predict(x)
+    plain = L2IClassifier(**PLAIN).fit(x, y).predict(x)
     nullable = pd.Series(y).where(y >= 0).astype("Int64")
-    assert_array_equal(L2IClassifier(**QUICK).fit(x, nullable).predict(x), plain)
+    assert_array_equal(L2IClassifier(**PLAIN).fit(x, nullable).predict(x), plain)
     assert_array_equal(
-        L2IClassifier(**QUICK).fit(x, np.array(list(y), dtype=object)).predict(x), plain
+        L2IClassifier(**PLAIN).fit(x, np.array(list(y), dtype=object)).predict(x), plain
     )
 
 
@@ -83,24 +84,24 @@ def frame():
 
 def test_columns_may_be_named_by_numbers():
     table, y, truth = frame()
-    assert L2IClassifier(**QUICK).fit(table, y).score(table, truth) > 0.9
+    assert L2IClassifier(**PLAIN).fit(table, y).score(table, truth) > 0.9
 
 
 def test_a_frame_with_categories_wants_such_a_frame_again():
     table, y, _ = frame()
-    model = L2IClassifier(**QUICK).fit(table, y)
+    model = L2IClassifier(**PLAIN).fit(table, y)
     with pytest.raises(InputError, match="must be a DataFrame"):
         model.predict(np.zeros((3, 2)))
     with pytest.raises(InputError, match="'0' contains NaN"):
         model.predict(pd.DataFrame({0: np.full(60, np.nan), 1: table[1]}))
     with pytest.raises(InputError, match="infinity in row 4"):
-        L2IClassifier(**QUICK).fit(
+        L2IClassifier(**PLAIN).fit(
             pd.DataFrame({0: [np.inf if i == 3 else 0.0 for i in range(60)], 1: table[1]}), y
         )
     with pytest.raises(InputError, match="duplicate column names"):
-        L2IClassifier(**QUICK).fit(table.set_axis(["a", "a"], axis=1), y)
+        L2IClassifier(**PLAIN).fit(table.set_axis(["a", "a"], axis=1), y)
     with pytest.raises(InputError, match="lists or other objects"):
-        L2IClassifier(**QUICK).fit(pd.DataFrame({0: table[0], 1: [[1]] * 60}), y)
+        L2IClassifier(**PLAIN).fit(pd.DataFrame({0: table[0], 1: [[1]] * 60}), y)
 
 
 def test_a_fit_on_images_and_one_on_a_table_do_not_mix():
@@ -137,22 +138,26 @@ def test_a_function_of_another_shape_cannot_make_the_network():
 def test_auto_trains_on_the_labels_alone_where_unlabelled_rows_do_harm():
     draw = np.random.default_rng(0)
     x = draw.normal(size=(200, 4))
-    truth = x @ [
-        3.0,
-        -2.0,
-        1.0,
-        0.5,
-    ]  # nothing but numbers: a column of another row is another target
+    truth = x @ [3.0, -2.0, 1.0, 0.5]
     y = np.where(np.arange(200) < 60, truth, np.nan)
-    model = L2IRegressor(steps=150, random_state=0).fit(x, y)
-    assert model.helped_ is False and model.run_.method.name == "supervised"
-    assert model.validation_["labels alone"] < model.validation_["with unlabelled rows"]
+    model = L2IRegressor(candidates=["mean", "ridge", "imputing"], random_state=0).fit(x, y)
+    assert model.candidate_ == "ridge regression" and model.helped_ is False
+    assert model.validation_["ridge"] < 0.01 < 0.5 < model.validation_["mean"]
     named = L2IRegressor("mean-teacher", steps=150, random_state=0).fit(x, y)
     assert named.helped_ is None and named.run_.method.name == "mean-teacher"
     assert model.score(x[60:], truth[60:]) > named.score(x[60:], truth[60:])
 
 
-def test_auto_keeps_the_unlabelled_rows_where_they_do_no_harm():
-    x, y, _ = two_groups()
-    model = L2IClassifier(steps=150, random_state=0).fit(x, y)
-    assert model.helped_ is True and model.run_.method.name == "pseudo-label"
+def test_auto_learns_from_unlabelled_rows_where_they_help():
+    """Two spirals of which few rows are labelled: only the unlabelled ones show the spirals."""
+    draw = np.random.default_rng(0)
+    truth = np.arange(600) % 2
+    turn = 1 + 3 * np.pi * np.sqrt(draw.uniform(size=600))
+    angle = turn + np.pi * truth
+    x = turn[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    y = np.where(np.arange(600) < 30, truth, -1)
+    names = ["logistic-regression", "extra-trees", "label-spreading"]
+    model = L2IClassifier(candidates=names, random_state=0).fit(x, y)
+    assert model.helped_ is True and model.candidate_ == "label spreading"
+    assert (model.predict(x) == truth).mean() > 0.93
+    assert (model.transduction_ == truth).mean() > 0.93

@@ -180,33 +180,53 @@ def test_progress_is_printed_only_if_verbose(capsys):
     assert lines[-1].startswith("[L2IClassifier] step 5 of 5: c_t ") and "c_u" in lines[-1]
 
 
-def test_auto_does_not_cross_validate_with_few_labels_a_named_method_or_images(monkeypatch):
-    asked = []
-
-    def spy(run, splits):
-        asked.append(len(splits.labeled.x))
-        return True, {"labels alone": 1.0, "with unlabelled rows": 1.0}
-
-    monkeypatch.setattr(base, "compare_with_supervised", spy)
+def test_auto_compares_candidates_of_tables_alone():
     enough = np.where(np.arange(30) < 20, TRUTH, -1)
-    few = np.where(np.arange(30) < 19, TRUTH, -1)
     images = X[:, :, None, None].repeat(4, 2).repeat(4, 3)
-    assert L2IClassifier(**QUICK).fit(X, few).helped_ is None
-    assert L2IClassifier("pseudo-label", **QUICK).fit(X, enough).helped_ is None
+    for model in (L2IClassifier("pseudo-label", **QUICK), L2IClassifier(model="mlp", **QUICK)):
+        assert model.fit(X, enough).helped_ is None and model.run_.method.name == "pseudo-label"
     assert L2IClassifier(model=with_dropout, **QUICK).fit(X, enough).helped_ is None
     assert L2IClassifier(**QUICK).fit(images, enough).helped_ is None
-    assert L2IClassifier(**QUICK).fit(X, TRUTH).helped_ is None
-    assert asked == []
-    assert L2IClassifier(**QUICK).fit(X, enough).helped_ is True
-    assert asked == [20]
+    few = L2IClassifier(**QUICK).fit(X, Y)  # too few labels for networks in folds
+    assert few.helped_ is None and few.run_.method.name == "pseudo-label"
+    networks = L2IClassifier(**QUICK).fit(X, enough)
+    assert networks.helped_ in (True, False)
+    assert set(networks.validation_) == {"network", "semi-supervised", "l2i"}
+    plain = L2IClassifier(candidates=["majority", "logistic-regression"]).fit(X, Y)
+    assert plain.helped_ is False and plain.run_ is None and plain.history_ == []
 
 
-def test_where_unlabelled_rows_hurt_the_labels_alone_are_trained_on(monkeypatch):
-    errors = {"labels alone": 0.1, "with unlabelled rows": 0.4}
-    monkeypatch.setattr(base, "compare_with_supervised", lambda run, splits: (False, errors))
-    model = L2IClassifier(**QUICK).fit(X, np.where(np.arange(30) < 20, TRUTH, -1))
-    assert (model.run_.method.name, model.run_.l2i.update) == ("supervised", "off")
-    assert (model.helped_, model.validation_) == (False, errors)
+def test_candidates_are_named_and_of_tables():
+    with pytest.raises(InputError, match="unknown candidate 'extratrees'; perhaps you meant"):
+        L2IClassifier(candidates=["extratrees"]).fit(X, Y)
+    for options in ({"method": "vat"}, {"model": "mlp"}, {"impute": False}):
+        with pytest.raises(InputError, match="leave out method, model and impute"):
+            L2IClassifier(candidates=["majority"], **options).fit(X, Y)
+    with pytest.raises(InputError, match="none of these candidates suits"):
+        L2IClassifier(candidates=["ridge", "mean"]).fit(X, Y)
+
+
+def test_with_a_label_a_class_the_plainest_model_is_fitted_without_folds():
+    y = np.full(30, -1)
+    y[[0, 1]] = [0, 1]
+    model = L2IClassifier(random_state=0).fit(X, y)
+    assert model.candidate_ == "logistic regression" and model.temperature_ == 1.0
+    assert model.predict_proba(X).shape == (30, 2)
+
+
+def test_probabilities_are_those_of_the_chosen_model_at_its_temperature():
+    model = L2IClassifier(candidates=["majority", "extra-trees"], random_state=0).fit(X, Y)
+    inputs = torch.as_tensor((X - X.mean(axis=0)) / X.std(axis=0)).float()
+    logits = model.model_(inputs)
+    expected = torch.softmax(logits / model.temperature_, dim=1).numpy()
+    assert model.temperature_ != 1.0
+    assert_allclose(model.predict_proba(X), expected, rtol=1e-6)
+
+
+def test_no_further_candidate_is_begun_when_time_is_up():
+    model = L2IClassifier(minutes=0.0, random_state=0).fit(X, Y)
+    assert model.candidate_ == "majority class"
+    assert set(model.skipped_.values()) >= {"no time was left"}
 
 
 def test_weights_that_are_not_finite_are_refused():

@@ -94,20 +94,24 @@ def test_the_most_frequent_categories_are_the_heaviest():
 def test_equal_rows_become_one_whose_weights_are_added():
     x = np.array([[1.0], [2.0], [1.0], [1.0], [3.0]])
     y = np.array([[0], [0], [0], [1], [0]])
-    indices, weights = _merge_duplicate_rows(x, y, np.array([1.0, 2.0, 4.0, 8.0, 0.0]))
+    indices, places, weights = _merge_duplicate_rows(x, y, np.array([1.0, 2.0, 4.0, 8.0, 0.0]))
     assert dict(zip(indices.tolist(), weights.tolist(), strict=True)) == {0: 5.0, 1: 2.0, 3: 8.0}
+    assert_array_equal(x[np.append(indices, 4)[places]], x)  # every row is found again
+    assert_array_equal(y[np.append(indices, 4)[places]], y)
     turned = slice(None, None, -1)
-    back, other = _merge_duplicate_rows(x[turned], y[turned], np.array([0.0, 8.0, 4.0, 2.0, 1.0]))
+    back, _, other = _merge_duplicate_rows(
+        x[turned], y[turned], np.array([0.0, 8.0, 4.0, 2.0, 1.0])
+    )
     assert_array_equal(x[turned][back], x[indices])  # sorted by what rows hold, not by place
     assert_array_equal(other, weights)
 
 
 def test_rows_of_a_frame_are_equal_whatever_their_index():
     frame = pd.DataFrame({"n": [1.0, 2.0, 1.0], "c": ["a", "a", "a"]}, index=[7, 8, 9])
-    indices, weights = _merge_duplicate_rows(frame, np.zeros((3, 1)), np.array([1.0, 2.0, 4.0]))
+    indices, _, weights = _merge_duplicate_rows(frame, np.zeros((3, 1)), np.array([1.0, 2.0, 4.0]))
     assert dict(zip(indices.tolist(), weights.tolist(), strict=True)) == {0: 5.0, 1: 2.0}
     turned = frame[::-1].reset_index(drop=True)
-    back, _ = _merge_duplicate_rows(turned, np.zeros((3, 1)), np.ones(3))
+    back, _, _ = _merge_duplicate_rows(turned, np.zeros((3, 1)), np.ones(3))
     assert turned["n"][back].tolist() == frame["n"].iloc[indices].tolist()
 
 

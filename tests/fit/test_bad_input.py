@@ -44,11 +44,7 @@ TABLES = {
         "column 'x' mixes numbers and text (1 cell, first 'many'",
     ),
     "infinity": ("y", [*BOTH, "inf,a,yes"], "column 'x' contains infinity"),
-    "too few labels": (
-        "y",
-        ["1,a,yes", "2,b,no", "3,a,"],
-        "2 labelled rows are too few for 1 validation and 1 test rows",
-    ),
+    "too few labels": ("y", ["1,a,yes", "2,b,yes", "3,a,"], "target 'y' has only one class, 'yes'"),
     "a line too long": ("y", [*BOTH, "1,a,yes,4"], "line 42: 4 cells, expected 3"),
     "a target of numbers and words": (
         "y",

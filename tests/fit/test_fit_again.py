@@ -53,7 +53,7 @@ def test_a_fit_that_is_done_is_not_done_again(table: Path) -> None:
     [
         (("--seed", "2"), "seed is 1 there and 2 here"),
         (("--steps", "50"), "steps is 60 there and 50 here"),
-        (("--validation", "0.3"), "validation is 0.2 there and 0.3 here"),
+        (("--validation", "0.3"), "validation is None there and 0.3 here"),
         (("--method", "vat"), "method is auto there and vat here"),
     ],
 )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from l2i.candidates.calibration import fit_std_scale, fit_temperature
 from l2i.fit.artifact import FitArtifact, FitRows
 from l2i.fit.candidates import (
     TrainedCandidate,
@@ -18,7 +19,7 @@ from l2i.fit.candidates import (
     compute_covariate_shift_auc,
     select_by_errors,
 )
-from l2i.fit.impute import fit_std_scale, fit_temperature, impute
+from l2i.fit.impute import impute
 
 COUNTS = {"labeled": 20, "unlabeled": 40, "validation": 40, "test": 40}
 SPLIT = np.repeat(list(COUNTS), list(COUNTS.values()))

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
 from l2i import InputError
+from l2i.candidates.calibration import fit_std_scale, fit_temperature
 from l2i.fit.candidates import compute_covariate_shift_auc, count_label_changes, read_snapshots
-from l2i.fit.impute import fit_std_scale, fit_temperature
 from l2i.fit.split import MAX_EVAL_ROWS, assign_splits
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from fits import fitted_like, rows_of
 
+from l2i.candidates.calibration import fit_std_scale, fit_temperature
 from l2i.fit.artifact import FitArtifact, FitRows
 from l2i.fit.impute import (
-    fit_std_scale,
-    fit_temperature,
     impute,
     make_imputed_frame,
     make_label_columns,

@@ -10,7 +10,6 @@ from l2i.fit.artifact import FitArtifact, FitRows
 from l2i.fit.formatting import format_significant
 from l2i.fit.report.charts import compute_nice_ticks
 from l2i.fit.report.comparison import (
-    build_verdict,
     compute_row_errors,
     estimate_difference,
     estimate_metric,
@@ -25,6 +24,7 @@ from l2i.fit.report.confidence import (
     count_confusions,
     draw_scatters,
 )
+from l2i.fit.report.verdict import build_verdict
 
 
 def said(rows: FitRows, fitted: FitArtifact | None = None) -> list[str]:

@@ -36,7 +36,6 @@ from l2i.fit.report.charts import (
 )
 from l2i.fit.report.comparison import (
     _format_gap,
-    build_verdict,
     compute_row_errors,
     estimate_difference,
     estimate_metric,
@@ -54,6 +53,7 @@ from l2i.fit.report.confidence import (
     draw_scatters,
     make_cards,
 )
+from l2i.fit.report.verdict import build_verdict
 
 SPLIT = np.array(["labeled", "validation", "validation", "test", "unlabeled", "unlabeled"])
 GIVEN = np.array([0, 1, 0, 1, -1, -1])

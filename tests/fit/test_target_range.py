@@ -9,9 +9,9 @@ import torch
 from fits import QUICK, files, refused, works
 
 from l2i import L2IRegressor, Splits
+from l2i.candidates.calibration import fit_std_scale
 from l2i.data.samples import check_target_range
 from l2i.errors import InputError
-from l2i.fit.impute import fit_std_scale
 from l2i.tasks import Regression
 
 FIT = ("fit", "t.csv", "--target", "y", *QUICK, "--steps", "20", "--no-baselines", "--out", "run")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from l2i.cli import parsing
 from l2i.errors import InputError
 from l2i.files.terminal import print_lines
-from l2i.fit.options import ExportOptions, FitOptions, ImputeOptions, PredictOptions, ReportOptions
+from l2i.fit.options import (
+    ExportOptions,
+    FitOptions,
+    ImputeOptions,
+    PredictOptions,
+    ReportOptions,
+    RunFlags,
+)
 
 if TYPE_CHECKING:
     from l2i.config import Run
@@ -49,9 +56,9 @@ def fit(arguments: list[str]) -> int:
     return 0
 
 
-def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> Callable[[Run], Run]:
-    """Parse the flags of a run once; return a function that sets the fields they name."""
-    from l2i.config import Run, replace
+def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> RunFlags:
+    """Parse the flags of a run once; return what sets the fields they name."""
+    from l2i.config import Run
     from l2i.config.validate import flatten_fields
 
     try:
@@ -71,26 +78,45 @@ def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> Calla
         for section_name in sections:
             section = section.setdefault(section_name, {})
         section[field] = values[".".join([*sections, field])]
-    return lambda run: replace(run, **changes)
+    return RunFlags(changes)
 
 
 def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:
-    """Print the metrics of the candidates, the verdict, and the selected candidate."""
+    """Print the metrics of the candidates, the verdict, and what to know of the labels."""
     from l2i.fit.formatting import align_columns
-    from l2i.fit.report.comparison import build_verdict
+    from l2i.fit.impute import impute as impute_rows
+    from l2i.fit.report.lead import build_lead
+    from l2i.fit.report.verdict import build_verdict
 
-    table = [["", f"validation {fitted.metric_name}", f"test {fitted.metric_name}", "seconds", ""]]
+    split = "cross-validation" if fitted.num_folds else "validation"
+    has_test = not fitted.model or any(c.test_metric is not None for c in fitted.candidates)
+    test_title = [f"test {fitted.metric_name}"] if has_test else []
+    table = [["", f"{split} {fitted.metric_name}", *test_title, "seconds", ""]]
     for c in fitted.candidates:
-        values = [_format_value(c.validation_metric), _format_value(c.test_metric)]
+        test = [_format_value(c.test_metric)] if has_test else []
         marker = "selected" if c.name == fitted.selected_name else ""
-        table.append([c.title, *values, f"{c.seconds:.1f}", marker])
-    verdict = build_verdict(fitted, rows)
+        values = [_format_value(c.validation_metric), *test, f"{c.seconds:.1f}", marker]
+        table.append([c.title, *values])
+    verdict, imputations = build_verdict(fitted, rows), impute_rows(fitted, rows)
     sentences = [f"{sentence.claim}:\n  {sentence.facts}" for sentence in verdict.sentences]
-    print_lines(*align_columns(table, alignment="<>>><"), "", *sentences, verdict.selection)
+    lines = align_columns(table, alignment="<" + ">" * (2 + has_test) + "<")
+    lead = build_lead(fitted, rows, imputations)
+    selection = [verdict.selection] if verdict.selection else []
+    print_lines(*lines, "", *sentences, *selection, "", *lead)
+    _print_warnings(fitted, rows)
+
+
+def _print_warnings(fitted: FitArtifact, rows: FitRows) -> None:
+    """Print what the report warns of, so that nobody who skips the report misses it."""
+    from l2i.fit.impute import impute as impute_rows
+    from l2i.fit.report.caveats import find_caveats
+
+    for finding, advice in find_caveats(fitted, rows, impute_rows(fitted, rows)):
+        parsing.print_stderr(f"warning: {finding} {advice}")
 
 
 def _format_value(value: float | None) -> str:
-    if value is None:
+    if value is None or not math.isfinite(value):
         return ""
     return f"{value:.2f}" if value == 0 or 0.01 <= abs(value) < 1e4 else f"{value:.4g}"
 
@@ -130,6 +156,7 @@ def impute(folder: str, options: ImputeOptions) -> None:
     imputed, abstained = imputations.is_imputed.sum(), imputations.abstain.sum()
     counts = f"{len(rows.ids) - imputed:,} given, {imputed:,} imputed ({abstained:,} abstain)"
     print_lines(f"wrote {len(rows.ids):,} labels to {options.out}: {counts}")
+    _print_warnings(fitted, rows)
 
 
 @parsing.command(PredictOptions, FIT_FOLDER, NEW_DATA)

@@ -1,13 +1,13 @@
-"""What both estimators share: from X and y to splits and a run, training, and new outputs."""
+"""What both estimators share: from X and y to a chosen, trained model, and new outputs."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,10 +17,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import nn
 
+from l2i.candidates.base import Level, Progress, Score
+from l2i.candidates.catalog import NETWORK_NAMES
+from l2i.candidates.choice import TableChoice, choose_for_table
 from l2i.config import Run, replace
 from l2i.data.samples import Samples, Splits
 from l2i.errors import InputError, NonFiniteCost
-from l2i.estimators.model_selection import MIN_LABELED_ROWS, compare_with_supervised
 from l2i.estimators.validation import encode_features, fit_inputs, validate_features
 from l2i.fit.defaults import Facts, choose_run
 from l2i.fit.preprocess import ImagePreprocessor, TablePreprocessor
@@ -53,6 +55,8 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         learning_rate: float | None = None,
         settings: dict[str, Any] | None = None,
+        candidates: Sequence[str] = (),
+        minutes: float | None = 1.0,
         device: str = "auto",
         random_state: Any = None,
         verbose: int = 0,
@@ -64,6 +68,8 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.settings = settings
+        self.candidates = candidates
+        self.minutes = minutes
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -82,11 +88,15 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         is_unlabeled: NDArray[np.bool_],
         classes: int | None,
         weight: Any,
-    ) -> Self:
-        """Train on validated rows; `target` holds class numbers [N] or values [N, D]."""
+    ) -> torch.Tensor:
+        """Train on validated rows; `target` holds class numbers [N] or values [N, D].
+
+        Return outputs for all of them, those of unlabelled rows by a model that did not train on
+        the row.
+        """
         weights = _check_sample_weight(weight, target, dtype=np.float64, ensure_non_negative=True)
         joined = np.column_stack([target, is_unlabeled])
-        indices, weights = _merge_duplicate_rows(x, joined, weights)
+        indices, group, weights = _merge_duplicate_rows(x, joined, weights)
         rows = x[indices] if isinstance(x, np.ndarray) else x.iloc[indices]
         target, is_unlabeled = target[indices], is_unlabeled[indices]
         if is_unlabeled.all():
@@ -97,15 +107,27 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         self.offset_ = np.average(target[~is_unlabeled], axis=0, weights=labeled_weights)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         splits = self._make_splits(rows, target, is_unlabeled, weights, classes)
-        self.run_ = self._make_run(splits, labeled_weights.sum(), seed)
+        run = self._make_run(splits, labeled_weights.sum(), seed)
         self.helped_: bool | None = None
+        self.temperature_ = 1.0
+        self.history_: list[dict[str, float]] = []
         uses_gpu = pick_device(self.device).type == "cuda"
         devices = range(torch.cuda.device_count()) if uses_gpu else []
-        with use_threads(self.run_.threads), torch.random.fork_rng(devices):
+        with use_threads(run.threads), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
-            self._fall_back_to_supervised(splits)
-            self._train(splits)
-        return self
+            choice = self._choose(splits, run)
+            self.run_ = run if choice is None else choice.run
+            if self.run_ is not None:
+                self._train(splits, self.run_)
+            elif choice is not None:
+                self._keep_model(choice, splits)
+            outputs = self._forward(x)
+            imputed = None if choice is None else choice.predict_unlabeled()
+            if imputed is not None:
+                is_found = np.append(is_unlabeled, False)[group]
+                places = np.append(np.cumsum(is_unlabeled) - 1, 0)[group][is_found]
+                outputs[is_found] = imputed[places]
+        return outputs
 
     def _make_splits(
         self,
@@ -162,27 +184,44 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             run = replace(run, optim={"lr": self.learning_rate})
         return replace(run, **(self.settings or {}))
 
-    def _fall_back_to_supervised(self, splits: Splits) -> None:
-        """Choose the labels alone if the unlabelled rows of a table hurt in cross-validation."""
-        is_automatic = self.method == "auto" and isinstance(self.model, str)
+    def _choose(self, splits: Splits, run: Run) -> TableChoice | None:
+        """Choose among the candidates of a table by cross-validation, unless one is named."""
+        is_automatic = self.method == "auto" and self.model == "auto" and self.impute
         if not is_automatic or not isinstance(self.inputs_, TablePreprocessor):
-            return
-        if not len(splits.unlabeled.x) or len(splits.labeled.x) < MIN_LABELED_ROWS:
-            return
-        self.helped_, self.validation_ = compare_with_supervised(self.run_, splits)
-        if not self.helped_:
-            self.run_ = replace(self.run_, method="supervised", l2i={"update": "off"})
+            if self.candidates:
+                fix = "leave out method, model and impute"
+                raise InputError(f"candidates are for tables, chosen by cross-validation; {fix}")
+            return None
+        knobs = (self.steps, self.batch_size, self.learning_rate, self.settings)
+        names = tuple(self.candidates)
+        if not names and any(knob is not None for knob in knobs):
+            names = NETWORK_NAMES
+        choice = choose_for_table(
+            splits, run, names, minutes=self.minutes, notify=self._print_candidate
+        )
+        if choice is not None:
+            selection = choice.selection
+            self.candidate_ = selection.title
+            self.helped_ = selection.level > Level.LABELS_ONLY if selection.folds else None
+            self.validation_ = selection.compute_errors()
+            self.skipped_ = {skipped.name: skipped.reason for skipped in selection.skipped}
+            self.temperature_ = choice.temperature
+        return choice
 
-    def _train(self, splits: Splits) -> None:
+    def _keep_model(self, choice: TableChoice, splits: Splits) -> None:
+        self.model_ = choice.selection.fit().requires_grad_(False)
+        if splits.classes is None:
+            self.target_mean_, self.target_std_ = choice.mean + self.offset_, choice.std
+
+    def _train(self, splits: Splits, run: Run) -> None:
         """Train; keep the averaged model, and the costs along the way."""
-        trainer = Trainer(self.run_, splits=splits, model=self._build_custom_model(splits))
-        self.history_: list[dict[str, float]] = []
-        log_interval = max(1, self.run_.steps // 20)
+        trainer = Trainer(run, splits=splits, model=self._build_custom_model(splits, run.seed))
+        log_interval = max(1, run.steps // 20)
         with closing(trainer):
             for step in iter_steps(trainer):
-                if step % log_interval == 0 or step == self.run_.steps:
+                if step % log_interval == 0 or step == run.steps:
                     self.history_.append({"step": step, **trainer.meter.read()})
-                    self._print_progress(self.history_[-1])
+                    self._print_progress(self.history_[-1], run.steps)
         if isinstance(trainer.task, Regression):
             mean, std = (t.double().cpu().numpy() for t in (trainer.task.mean, trainer.task.std))
             self.target_mean_, self.target_std_ = mean + self.offset_, std
@@ -191,7 +230,7 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         if not all(bool(p.isfinite().all()) for p in self.model_.parameters()):
             raise NonFiniteCost("the network's weights are not finite; use a lower learning_rate")
 
-    def _build_custom_model(self, splits: Splits) -> nn.Module | None:
+    def _build_custom_model(self, splits: Splits, seed: int) -> nn.Module | None:
         """Build the user's network with weights drawn by the seed; None for a registered one."""
         if isinstance(self.model, str):
             return None
@@ -205,14 +244,21 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"{problem}; wrap it in one that does") from None
         outputs = splits.classes if splits.classes is not None else splits.labeled.y.shape[1]
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.run_.seed)
+            torch.default_generator.manual_seed(seed)
             return self.model(tuple(splits.labeled.x.shape[1:]), int(outputs))
 
-    def _print_progress(self, row: dict[str, float]) -> None:
+    def _print_candidate(self, progress: Progress) -> None:
+        score = progress.event
+        if self.verbose and isinstance(score, Score):
+            number = f"{progress.number} of {progress.total}, {score.candidate.title}"
+            result = f"loss {score.loss:.3g}, {score.seconds:.1f} s"
+            print(f"[{type(self).__name__}] candidate {number}: {result}")
+
+    def _print_progress(self, row: dict[str, float], steps: int) -> None:
         if self.verbose:
             reported = [name for name in ("c_t", "c_u", "c_h") if row.get(name) is not None]
             costs = ", ".join(f"{name} {row[name]:.3g}" for name in reported)
-            print(f"[{type(self).__name__}] step {row['step']} of {self.run_.steps}: {costs}")
+            print(f"[{type(self).__name__}] step {row['step']} of {steps}: {costs}")
 
     def _compute_outputs(self, x: Any) -> torch.Tensor:
         """Return the averaged model's outputs for new rows, in double precision."""
@@ -231,17 +277,20 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
 
 def _merge_duplicate_rows(
     inputs: pd.DataFrame | NDArray[Any], target: NDArray[Any], weights: NDArray[np.float64]
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
     """Return the indices of distinct rows of positive weight, and their summed weights.
 
-    They are sorted by a digest of inputs and target: a fit depends on the set of rows and how often
-    each occurs, but not on their order.
+    Between them stands the place of every row among them; rows of weight 0 come last. They are
+    sorted by a digest of inputs and target: a fit depends on the set of rows and how often each
+    occurs, but not on their order.
     """
     digests = np.array([a + b for a, b in zip(_hash_rows(inputs), _hash_rows(target), strict=True)])
     positive = np.flatnonzero(weights > 0)
     _, first, group = np.unique(digests[positive], return_index=True, return_inverse=True)
     summed = np.bincount(group, weights=weights[positive])
-    return positive[first], np.asarray(summed, dtype=np.float64)
+    places = np.full(len(weights), len(first))
+    places[positive] = group
+    return positive[first], places, np.asarray(summed, dtype=np.float64)
 
 
 def _hash_rows(values: pd.DataFrame | NDArray[Any]) -> list[bytes]:

@@ -1,33 +1,17 @@
-"""Cross-validation over labelled rows; unlabelled rows are trained on in every fold.
-
-It also decides whether the unlabelled rows help on the data at hand.
-"""
+"""Cross-validation over labelled rows; unlabelled rows are trained on in every fold."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import BaseCrossValidator, KFold, StratifiedKFold
 from sklearn.utils.multiclass import type_of_target
 
-from l2i.config import Run, replace
-from l2i.data.samples import Splits
 from l2i.errors import InputError
 from l2i.estimators.validation import find_unlabeled, to_array
-from l2i.fit.candidates import select_by_errors
-from l2i.fit.defaults import with_steps
-from l2i.training.loop import iter_steps
-from l2i.training.trainer import Trainer
-
-CV_FOLDS = 3
-MIN_LABELED_ROWS = 20  # below which folds are too small to decide
-MAX_FOLD_STEPS = 500
 
 Fold = tuple[NDArray[np.intp], NDArray[np.intp]]  # training and test indices
 
@@ -81,45 +65,3 @@ def _make_kfold(
     is_classification = is_discrete and 2 * len(np.unique(labels)) <= len(labels)
     kfold = StratifiedKFold if is_classification else KFold
     return kfold(count, shuffle=shuffle, random_state=random_state)
-
-
-def compare_with_supervised(run: Run, splits: Splits) -> tuple[bool, dict[str, float]]:
-    """Return whether unlabelled rows help, and the mean errors that decide it.
-
-    Errors are wrong classes, or squared errors of standardised targets. Training on the labels
-    alone is chosen if it is better by more than a standard error.
-    """
-    short_run = with_steps(run, min(run.steps, MAX_FOLD_STEPS))
-    supervised_run = replace(short_run, method="supervised", l2i={"update": "off"})
-    candidates = {"supervised": supervised_run, "l2i": short_run}
-    errors = {name: _cross_validate(candidate, splits) for name, candidate in candidates.items()}
-    labels = {"supervised": "labels alone", "l2i": "with unlabelled rows"}
-    means = {labels[name]: float(values.mean()) for name, values in errors.items()}
-    return select_by_errors(errors) == "l2i", means
-
-
-def _cross_validate(run: Run, splits: Splits) -> NDArray[np.float64]:
-    """Return each labelled row's error by a network that has not seen its label."""
-    y = splits.labeled.y.numpy()
-    errors = np.zeros(len(y))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class with fewer labels than folds
-        folds = list(_make_kfold(y, CV_FOLDS, shuffle=True, random_state=run.seed).split(y, y))
-    for train, test in folds:
-        errors[test] = _evaluate_fold(run, splits, torch.as_tensor(train), torch.as_tensor(test))
-    return errors
-
-
-def _evaluate_fold(
-    run: Run, splits: Splits, train: torch.Tensor, test: torch.Tensor
-) -> NDArray[np.float64]:
-    labeled = splits.labeled
-    fold_splits = splits.with_labels(labeled.take(train), validation=labeled.take(test))
-    with closing(Trainer(run, splits=fold_splits)) as trainer:
-        for _ in iter_steps(trainer):
-            pass
-        task, samples = trainer.task, trainer.splits.validation
-        outputs = trainer.predict(samples)
-        if splits.classes is not None:
-            return (outputs.argmax(dim=1) != samples.y).double().cpu().numpy()
-        return task.sample_losses(outputs, task.encode(samples.y)).double().cpu().numpy()

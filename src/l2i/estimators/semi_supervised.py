@@ -22,9 +22,9 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
     on the labels alone.
 
     Args:
-        method: Name of a semi-supervised method ('l2i list' prints them), or 'auto' to choose one
-            by the data. On a table with at least 20 labelled rows, 'auto' also cross-validates, and
-            trains on the labels alone if the unlabelled rows hurt.
+        method: Name of a semi-supervised method ('l2i list' prints them) to train a network with,
+            or 'auto'. On a table, 'auto' cross-validates plain models, semi-supervised ones and
+            networks, and fits the best one to all labels; the plainer one if they are about equal.
         model: Name of a network, 'auto', or a function (shape, outputs) -> nn.Module. The shape is
             that of one sample as the network sees it: [E] for an encoded table, [C, H, W] for
             images.
@@ -32,7 +32,11 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
         steps: Number of training steps; None to choose by the data.
         batch_size: Samples per mini-batch, labelled and unlabelled; None to choose by the data.
         learning_rate: Initial learning rate; None to choose by the data.
-        settings: Other fields of a run, as for `l2i.replace`: {"l2i": {"rho": 0.5}}.
+        settings: Other fields of a run, as for `l2i.replace`: {"l2i": {"rho": 0.5}}. If this or
+            one of the three above is set, 'auto' chooses among networks alone.
+        candidates: Names of the candidates that 'auto' chooses from on a table, such as
+            ['ridge', 'boosted-trees']; empty for all that suit the table.
+        minutes: Time after which no further candidate is begun, on a table; None for no limit.
         device: 'cpu', 'cuda' or 'auto'.
         random_state: Seed of the initial weights and of all random draws.
         verbose: Print the costs during training.
@@ -43,12 +47,15 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
         feature_names_in_: Names of the features, if X has string column names.
         transduction_: Label of each training row, given or imputed.
         label_distributions_: Class probabilities of each training row; one-hot for given labels.
-        history_: Costs C^T, C^U and C^H and gradient norms, one dict for each of about 20
-            intervals.
-        helped_: Whether 'auto' found that unlabelled rows help; None if it did not test.
-        validation_: Mean cross-validation error of each candidate, if 'auto' tested.
-        model_: The averaged network, an nn.Module.
-        run_: The configuration that was trained.
+        candidate_: Title of the chosen candidate, if 'auto' cross-validated.
+        helped_: Whether it learns from the unlabelled rows; None if 'auto' did not test that.
+        validation_: Cross-validation error of each candidate, if 'auto' tested.
+        skipped_: Why other candidates were not tested, likewise.
+        temperature_: Divides the logits; fitted to the predictions of cross-validation.
+        model_: The fitted model, an nn.Module; for a network, the averaged one.
+        run_: The configuration that was trained; None unless a network was chosen.
+        history_: Costs C^T, C^U and C^H and gradient norms of a network, one dict for each of
+            about 20 intervals.
 
     """
 
@@ -66,16 +73,17 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
         class_ids, self.classes_ = encode_classes(y)
         check_consistent_length(x, class_ids)
         is_unlabeled = class_ids < 0
-        self._fit(x, class_ids, is_unlabeled, len(self.classes_), sample_weight)
+        outputs = self._fit(x, class_ids, is_unlabeled, len(self.classes_), sample_weight)
         one_hot = np.eye(len(self.classes_))[class_ids.clip(0)]
-        imputed = self._forward(x).softmax(dim=1).numpy()
+        imputed = (outputs / self.temperature_).softmax(dim=1).numpy()
         self.label_distributions_ = np.where(is_unlabeled[:, None], imputed, one_hot)
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, in the order of `classes_`."""
-        return np.asarray(self._compute_outputs(X).softmax(dim=1).numpy())
+        logits = self._compute_outputs(X) / self.temperature_
+        return np.asarray(logits.softmax(dim=1).numpy())
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """Return the most probable class of each row."""
@@ -93,12 +101,9 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
         n_features_in_: Number of features seen in `fit`.
         feature_names_in_: Names of the features, if X has string column names.
         transduction_: Target of each training row, given or imputed.
-        history_: Costs C^T, C^U and C^H and gradient norms, one dict for each of about 20
-            intervals.
-        helped_: Whether 'auto' found that unlabelled rows help; None if it did not test.
-        validation_: Mean cross-validation error of each candidate, if 'auto' tested.
-        model_: The averaged network, an nn.Module.
-        run_: The configuration that was trained.
+        candidate_, helped_, validation_, skipped_: As for `L2IClassifier`; errors are mean
+            squares of standardised targets.
+        model_, run_, history_: As for `L2IClassifier`.
 
     """
 
@@ -137,8 +142,9 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
             raise InputError("no row is labelled: y is NaN everywhere; label some rows")
         names = [f"y{i}" for i in range(target.shape[1])] if target.shape[1] > 1 else ["y"]
         check_target_range(target[~is_unlabeled], names)
-        self._fit(x, np.where(missing, 0.0, target), is_unlabeled, None, sample_weight)
-        values = np.where(missing, self._rescale_outputs(self._forward(x)), target)
+        filled = np.where(missing, 0.0, target)
+        outputs = self._fit(x, filled, is_unlabeled, None, sample_weight)
+        values = np.where(missing, self._rescale_outputs(outputs), target)
         self.transduction_ = values[:, 0] if self._single_target else values
         return self
 

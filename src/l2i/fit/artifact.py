@@ -22,7 +22,9 @@ from l2i.fit.readers.parquet import read_parquet
 from l2i.training.run_dir import FIT_FILE, LOCK_FILE
 
 META_FILE, ROWS_FILE, OUTPUTS_FILE = FIT_FILE, "rows.parquet", "outputs.safetensors"
+MODEL_FILE = "model.safetensors"  # of a table's model; networks of other data have run folders
 FORMAT_VERSION = 2
+FINAL = "final"  # the outputs to impute by, if they are not those of a candidate
 IDENTITY_FILE = "identity.json"  # written first: data, options and configuration
 REPORT_FILE = "report.html"
 RESTORE_HINT = "restore it, or fit again with a different --out"
@@ -36,25 +38,30 @@ DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One of the networks that were trained on the same split."""
+    """One of the models that were compared on the same rows."""
 
     name: str
-    """supervised, baseline (without L2I) or l2i; also the name of its run folder in the fit's."""
+    """supervised, baseline (without L2I) or l2i, also the name of its run folder in the fit's; or
+    of a table, the name of a candidate."""
     title: str
     """Its description, such as 'fixmatch + L2I'."""
     validation_metric: float
-    """Metric on the validation rows, lower is better."""
+    """Metric on the validation rows, or of cross-validation; lower is better. NaN if unknown."""
     validation_cost: float
-    """Mean loss on the validation rows."""
+    """Mean loss on the validation rows; NaN if it was not computed."""
     test_metric: float | None
     """Metric on the test rows, if there are any; nothing is selected by it."""
     steps: int
     seconds: float
+    level: int = 0
+    """Of a table: 0 learns from the labels alone, 1 from unlabelled rows too, 2 imputes."""
 
     @property
     def sort_key(self) -> tuple[float, int]:
         """Sort by the validation metric, with ties in the order of preference."""
-        return self.validation_metric, PREFERENCE_ORDER.index(self.name)
+        is_network = self.name in PREFERENCE_ORDER
+        order = PREFERENCE_ORDER.index(self.name) if is_network else self.level
+        return self.validation_metric, order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +95,7 @@ class FitRows:
     change_counts: NDArray[np.int64]  # [N], label changes of the selected model over the snapshots
     predictive_std: NDArray[np.float32] | None = None  # [N, D], regression: uncalibrated
     sizes: NDArray[np.int64] | None = None  # [N, 2], original width and height of images
+    is_foreign: NDArray[np.bool_] | None = None  # [N], of a table: like none of the labelled rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +125,23 @@ class FitArtifact:
     num_snapshots: int
     """Number of evaluations over which changes were counted."""
     temperature: float = 1.0
-    """Classification: divides the logits, fitted on the validation rows."""
+    """Classification: divides the logits, fitted on the validation rows or out of fold."""
     std_scale: float = 1.0
     """Regression: multiplies the predictive stds, fitted on the validation rows."""
+    num_folds: int = 0
+    """Of a table: folds that the candidates were compared in; 0 if there are validation rows."""
+    model: dict[str, Any] | None = None
+    """Of a table: the kind of the model whose tensors are saved; None for networks of runs."""
+    skipped: tuple[str, ...] = ()
+    """Candidates that were not compared, and why."""
+    interval_factors: tuple[float, ...] = ()
+    """Regression on a table: multiples of the predictive stds that cover 90 % of new targets."""
+    error_std: tuple[float, ...] = ()
+    """Likewise: std of the errors out of fold, in the targets' units."""
+    std_by_distance: bool = False
+    """Likewise: whether stds grow with the distance to the labelled rows."""
+    foreign_limit: float | None = None
+    """Of a table: distance beyond which a row is like none of the labelled ones."""
     target_mean: tuple[float, ...] = ()
     """Regression: mean of each labelled target; the network sees (target − mean) / std."""
     target_std: tuple[float, ...] = ()
@@ -152,7 +174,8 @@ def write_fit(folder: Path, fitted: FitArtifact, rows: FitRows) -> None:
     columns = {"id": rows.ids, "part": rows.split_names.astype(object)}
     frame = pd.DataFrame({**columns, "changes": rows.change_counts})
     outputs = {f"outputs.{name}": values for name, values in rows.outputs.items()}
-    optional = {"spread": rows.predictive_std, "sizes": rows.sizes}
+    foreign = None if rows.is_foreign is None else rows.is_foreign.astype(np.uint8)
+    optional = {"spread": rows.predictive_std, "sizes": rows.sizes, "foreign": foreign}
     tensors = {"given": rows.given_labels, **outputs, **optional}
     contiguous = {n: np.ascontiguousarray(v) for n, v in tensors.items() if v is not None}
     write_atomic(folder / ROWS_FILE, frame.to_parquet(index=False))
@@ -272,10 +295,11 @@ def _are_consistent(fitted: FitArtifact, rows: FitRows) -> bool:
     labels, spread = rows.given_labels, [rows.predictive_std] if is_regression else []
     scales = (fitted.temperature, fitted.std_scale, *fitted.target_std)
     return (
-        all(candidate.name in PREFERENCE_ORDER for candidate in fitted.candidates)
+        _are_outputs_consistent(fitted, rows, (count, width))
         and fitted.get_candidate(fitted.selected_name) is not None
-        and fitted.selected_name in rows.outputs
-        and all(_is_finite(values, (count, width)) for values in (*rows.outputs.values(), *spread))
+        and all(_is_finite(values, (count, width)) for values in spread)
+        and (rows.is_foreign is None or rows.is_foreign.shape == (count,))
+        and len(fitted.interval_factors) in (0, width)
         and labels.shape == ((count, width) if is_regression else (count,))
         and labels.dtype.kind in ("f" if is_regression else "iu")
         and all(isinstance(row_id, str) for row_id in rows.ids)
@@ -283,6 +307,19 @@ def _are_consistent(fitted: FitArtifact, rows: FitRows) -> bool:
         and math.prod(fitted.shape) <= MAX_SAMPLE_VALUES
         and all(math.isfinite(scale) and scale > 0 for scale in scales)
     )
+
+
+def _are_outputs_consistent(fitted: FitArtifact, rows: FitRows, shape: tuple[int, ...]) -> bool:
+    """Check outputs; candidates of a table may have none (NaN) of rows that were not held out."""
+    if fitted.model is None:
+        names = [candidate.name for candidate in fitted.candidates]
+        is_known = all(name in PREFERENCE_ORDER for name in names)
+        is_usable = all(_is_finite(values, shape) for values in rows.outputs.values())
+        return is_known and is_usable and fitted.selected_name in rows.outputs
+    has_shape = all(
+        values.shape == shape and values.dtype.kind == "f" for values in rows.outputs.values()
+    )
+    return has_shape and _is_finite(rows.outputs.get(FINAL), shape)
 
 
 def _is_finite(values: NDArray[Any] | None, shape: tuple[int, ...]) -> bool:
@@ -305,6 +342,7 @@ def _read_rows(path: Path, fitted: FitArtifact) -> FitRows:
     rows_content = read_checked(path, fitted, ROWS_FILE)
     table = read_parquet(path / ROWS_FILE, rows_content).table
     tensors = load(read_checked(path, fitted, OUTPUTS_FILE))
+    foreign = tensors.get("foreign")
     split_names = table["part"].to_pylist()
     # checked before numpy sees them: an array is as wide as its longest word
     if not set(split_names) <= set(get_args(SplitName)):
@@ -319,4 +357,10 @@ def _read_rows(path: Path, fitted: FitArtifact) -> FitRows:
         change_counts=table["changes"].to_numpy(),
         predictive_std=tensors.get("spread"),
         sizes=tensors.get("sizes"),
+        is_foreign=None if foreign is None else foreign.astype(bool),
     )
+
+
+def get_outputs(fitted: FitArtifact, rows: FitRows) -> NDArray[Any]:
+    """Return the outputs to impute and to measure by: those of the selected candidate."""
+    return rows.outputs[FINAL if FINAL in rows.outputs else fitted.selected_name]

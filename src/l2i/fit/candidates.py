@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from l2i.candidates.calibration import fit_std_scale, fit_temperature
 from l2i.config import Run
 from l2i.data.samples import Samples
 from l2i.errors import DamagedFile
 from l2i.files.npz import read_npy_array
 from l2i.files.output import write_atomic
 from l2i.fit.artifact import PREFERENCE_ORDER, Candidate, Choice, FitArtifact, FitRows, Floats
-from l2i.fit.impute import fit_std_scale, fit_temperature, impute
+from l2i.fit.impute import impute
 from l2i.tasks import Regression
 from l2i.training.loop import EvalCallback
 from l2i.training.run_dir import Result
@@ -215,7 +216,7 @@ def assemble_fit(
         mask_rate=_compute_mask_rate(trained[-1], is_unlabeled),
         **_calibrate(best, rows),
     )
-    return _add_previews(fitted, rows, source), rows
+    return add_previews(fitted, rows, source), rows
 
 
 def _select_candidate(trained: list[TrainedCandidate], data: PreparedData) -> TrainedCandidate:
@@ -269,7 +270,7 @@ def _compute_mask_rate(last: TrainedCandidate, is_unlabeled: NDArray[np.bool_]) 
     return float((confidence >= last.threshold).mean())
 
 
-def _add_previews(fitted: FitArtifact, rows: FitRows, source: Source) -> FitArtifact:
+def add_previews(fitted: FitArtifact, rows: FitRows, source: Source) -> FitArtifact:
     """Add the rows with the most and the least confident labels."""
     imputations = impute(fitted, rows)
     imputed_rows = np.flatnonzero(imputations.is_imputed)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
 from l2i.errors import InputError
-from l2i.fit.artifact import FitArtifact, FitRows, Floats
+from l2i.fit.artifact import FitArtifact, FitRows, Floats, get_outputs
 from l2i.fit.readers.images import points_from_square
 
 if TYPE_CHECKING:
@@ -20,13 +19,9 @@ if TYPE_CHECKING:
 
 MIN_CONFIDENCE = 0.9  # abstain below this calibrated probability of a class
 MAX_RELATIVE_STD = 1.0  # abstain above this std, in stds of the labelled targets
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
-# Std of the prior on the log temperature, below and above 0: networks trained on their own
-# labels are overconfident, and a few rows that are all correct are no evidence to the contrary.
-LOG_PRIOR_STD_BELOW, LOG_PRIOR_STD_ABOVE = 0.25, 1.0
 TARGET_DIGITS = 6  # significant digits of imputed targets relative to their std, as in float32
 POINT_DECIMALS = 6  # of points in pixels; more would be rounding errors of resizing
-RESERVED_COLUMNS = ("id", "source", "confidence", "abstain", "changes")
+RESERVED_COLUMNS = ("id", "source", "confidence", "abstain", "changes", "foreign")
 
 
 class Imputations(NamedTuple):
@@ -38,10 +33,22 @@ class Imputations(NamedTuple):
     predictive_std: Floats | None  # [N, D], regression: calibrated, in the targets' units
     abstain: NDArray[np.bool_]  # [N]
 
+    @property
+    def num_usable(self) -> int:
+        """Return how many imputed labels do not abstain."""
+        return int((self.is_imputed & ~self.abstain).sum())
+
+    @property
+    def num_expected_wrong(self) -> float | None:
+        """Return how many of those are wrong, if their confidences hold; None for targets."""
+        if self.predictive_std is not None:
+            return None
+        return float((1 - self.confidence[self.is_imputed & ~self.abstain]).sum())
+
 
 def impute(fitted: FitArtifact, rows: FitRows, threshold: float | None = None) -> Imputations:
     """Return labels for all rows, abstaining by `threshold` or the default one."""
-    outputs = rows.outputs[fitted.selected_name].astype(np.float64)
+    outputs = get_outputs(fitted, rows).astype(np.float64)
     if fitted.classes is None:
         threshold = MAX_RELATIVE_STD if threshold is None else threshold
         return _impute_targets(outputs, rows, fitted, threshold)
@@ -52,7 +59,7 @@ def impute(fitted: FitArtifact, rows: FitRows, threshold: float | None = None) -
     is_unlabeled = rows.given_labels < 0
     confidence = np.where(is_unlabeled, probability.max(axis=1), 1.0)
     labels = np.where(is_unlabeled, probability.argmax(axis=1), rows.given_labels)
-    abstain = is_unlabeled & (confidence < threshold)
+    abstain = is_unlabeled & ((confidence < threshold) | _find_foreign(rows))
     return Imputations(labels, is_unlabeled, confidence, None, abstain)
 
 
@@ -68,8 +75,13 @@ def _impute_targets(
     predictive_std = np.where(is_missing, calibrated_std, 0.0)
     relative_std = (predictive_std / np.asarray(fitted.target_std)).max(axis=1)
     labels = np.where(is_missing, round_targets(values, fitted.target_std), rows.given_labels)
-    abstain = is_unlabeled & (relative_std > threshold)
+    abstain = is_unlabeled & ((relative_std > threshold) | _find_foreign(rows))
     return Imputations(labels, is_unlabeled, -relative_std, predictive_std, abstain)
+
+
+def _find_foreign(rows: FitRows) -> NDArray[np.bool_]:
+    """Return which rows are like none of the labelled ones: no confidence holds for them."""
+    return np.zeros(len(rows.ids), dtype=bool) if rows.is_foreign is None else rows.is_foreign
 
 
 def round_targets(values: Floats, std: Sequence[float]) -> Floats:  # [N, D]
@@ -77,37 +89,6 @@ def round_targets(values: Floats, std: Sequence[float]) -> Floats:  # [N, D]
     decimals = [TARGET_DIGITS - 1 - math.floor(math.log10(target_std)) for target_std in std]
     columns = zip(values.T.tolist(), decimals, strict=True)
     return np.array([[round(value, ndigits) for value in column] for column, ndigits in columns]).T
-
-
-def fit_temperature(logits: NDArray[Any], y: NDArray[np.int64]) -> float:
-    """Fit the divisor of the logits that calibrates them on validation rows; 1 without any.
-
-    A prior around 1 avoids extremes if there are few rows, all of them correct or all wrong.
-    """
-    if not len(y):
-        return 1.0
-
-    def penalized_nll(log_t: float) -> float:
-        log_probs = log_softmax(logits.astype(np.float64) / np.exp(log_t), axis=1)
-        prior_std = LOG_PRIOR_STD_BELOW if log_t < 0 else LOG_PRIOR_STD_ABOVE
-        return float(-log_probs[np.arange(len(y)), y].sum() + 0.5 * (log_t / prior_std) ** 2)
-
-    bounds = (np.log(MIN_TEMPERATURE), np.log(MAX_TEMPERATURE))
-    return float(np.exp(minimize_scalar(penalized_nll, bounds=bounds, method="bounded").x))
-
-
-def fit_std_scale(errors: NDArray[Any], predictive_std: NDArray[Any]) -> float:
-    """Fit the factor that makes stds as large as errors on validation rows; 1 without any.
-
-    The root mean squared ratio is the most likely scale of Gaussian errors.
-    """
-    if not errors.size:
-        return 1.0
-    errors, predictive_std = errors.astype(np.float64), predictive_std.astype(np.float64)
-    floor = 1e-3 * predictive_std.mean(axis=0) + 1e-12 * np.abs(errors).max(axis=0)
-    bounded_std = np.maximum(predictive_std, floor)
-    ratio = errors / np.where(bounded_std > 0, bounded_std, 1.0)
-    return float(max(np.sqrt(np.square(ratio).mean()), 1e-6))
 
 
 def make_imputed_frame(
@@ -122,7 +103,10 @@ def make_imputed_frame(
     if fitted.classes is not None:
         columns["confidence"] = confidence.round(6)
     columns["abstain"] = abstain
-    columns["changes"] = np.where(is_imputed, rows.change_counts, 0)
+    if fitted.num_snapshots:
+        columns["changes"] = np.where(is_imputed, rows.change_counts, 0)
+    if rows.is_foreign is not None:
+        columns["foreign"] = rows.is_foreign
     return pd.DataFrame(columns)
 
 
@@ -147,7 +131,25 @@ def make_label_columns(
     if predictive_std is not None:
         for name, column in zip(names, predictive_std.T, strict=True):
             columns[make_unique_name(f"{name}_spread", columns)] = column
+        columns |= _make_interval_columns(fitted, names, labels, predictive_std, columns)
     return columns
+
+
+def _make_interval_columns(
+    fitted: FitArtifact,
+    names: list[str],
+    labels: NDArray[Any],
+    predictive_std: NDArray[Any],
+    columns: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the ends of the intervals that cover 90 % of new targets, if they are known."""
+    added: dict[str, Any] = {}
+    for d, factor in enumerate(fitted.interval_factors):
+        for sign, end in ((-1, "low"), (1, "high")):
+            name = make_unique_name(f"{names[d]}_{end}", {**columns, **added})
+            values = (labels[:, d] + sign * factor * predictive_std[:, d])[:, None]
+            added[name] = round_targets(values, [fitted.target_std[d]])[:, 0]
+    return added
 
 
 def make_unique_name(name: str, existing_names: Iterable[str]) -> str:

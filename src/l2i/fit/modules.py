@@ -13,11 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from l2i.bilevel.functional import Params
+from l2i.candidates.distance import LabeledDistance
+from l2i.candidates.storage import build_model
 from l2i.config import Run
 from l2i.config.validate import validate
 from l2i.data.samples import Samples
 from l2i.errors import DamagedFile
-from l2i.fit.artifact import RESTORE_HINT, FitArtifact, check_files
+from l2i.fit.artifact import (
+    DAMAGE,
+    MODEL_FILE,
+    RESTORE_HINT,
+    FitArtifact,
+    check_files,
+    read_checked,
+)
 from l2i.fit.preprocess import (
     ENCODER_DIR,
     MAX_MEAN_STD_RATIO,
@@ -45,7 +54,9 @@ ExportableInputs = TablePreprocessor | ImagePreprocessor
 
 
 def load_network(folder: Path, fitted: FitArtifact) -> nn.Module:
-    """Load the averaged model of the chosen candidate, in evaluation mode, float32, on the CPU."""
+    """Load the chosen model, in evaluation mode on the CPU; of a network, the averaged one."""
+    if fitted.model is not None:
+        return load_table_model(folder, fitted)[0]
     name = fitted.selected_name
     encoder_files = [path for path in fitted.files if path.startswith(f"{ENCODER_DIR}/")]
     check_files(folder, fitted, [f"{name}/config.json", *encoder_files])
@@ -59,6 +70,31 @@ def load_network(folder: Path, fitted: FitArtifact) -> nn.Module:
         network = build()
     load_module_state(network, tensors)
     return network.float().requires_grad_(False).eval()
+
+
+def load_table_model(folder: Path, fitted: FitArtifact) -> tuple[nn.Module, LabeledDistance]:
+    """Load the model of a table, and what measures how far rows are from the labelled ones."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    content = read_checked(folder, fitted, MODEL_FILE)
+    num_inputs, num_outputs = fitted.shape[0], count_outputs(fitted)
+    is_classifier = fitted.classes is not None
+    try:
+        tensors = load(content)
+        model = build_model(
+            fitted.model or {},
+            select_prefix(tensors, "model"),
+            num_inputs=num_inputs,
+            num_outputs=num_outputs,
+            is_classifier=is_classifier,
+        )
+        rows, usual = tensors["distance.rows"], tensors["distance.usual"]
+        if rows.ndim != 2 or rows.shape[1] != num_inputs or usual.ndim:
+            raise ValueError("distances do not fit the model")
+        return model.requires_grad_(False), LabeledDistance(rows, usual)
+    except (*DAMAGE, SafetensorError, RuntimeError):
+        raise DamagedFile(f"{folder / MODEL_FILE} is damaged; {RESTORE_HINT}") from None
 
 
 def _build_network(folder: Path, fitted: FitArtifact, model: ModelConfig) -> nn.Module:

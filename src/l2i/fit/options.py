@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from l2i.config import Run
 
 BLANK_MARKERS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "?")  # cells treated as blank
+DEFAULT_SHARE = 0.2  # of the labelled rows, to validate and to test on
+COMMON_FIELDS = {"seed", "device", "threads"}  # of a run, which say nothing about networks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +30,8 @@ class ReadOptions:
     """Columns to read as categories although they contain numbers."""
     ignore: tuple[str, ...] = ()
     """Columns to ignore."""
+    group: str | None = None
+    """Column of a table with groups, such as patients: no group is both trained on and tested."""
     id: str | None = None
     """Column with row ids. By default, table rows are numbered from 1, and images are named by
     their paths."""
@@ -64,10 +71,37 @@ class FitOptions(ReadOptions):
     """Semi-supervised method ('l2i list' shows them); 'auto' chooses one for the data."""
     baselines: bool = True
     """Also train a supervised baseline and the method without L2I, on the same split."""
-    validation: int | float = 0.2
-    """Labelled rows for model selection, never trained on: a number or a fraction."""
-    test: int | float = 0.2
-    """Labelled rows for testing, never used in training or selection: a number or a fraction."""
+    candidates: tuple[str, ...] = ()
+    """Models to compare on a table, such as ridge boosted-trees; by default all that suit it."""
+    minutes: float | None = None
+    """Time after which no further model of a table is tried; 1 by default, 3 for more than 10,000
+    rows."""
+    balance: bool = False
+    """Let every class of a table count the same, however many labels it has."""
+    validation: int | float | None = None
+    """Labelled rows for model selection, never trained on: a number or a fraction, 0.2 by default.
+    Tables need none: their models are compared by cross-validation."""
+    test: int | float | None = None
+    """Labelled rows for testing, never used in training or selection: a number or a fraction, 0.2
+    by default. Of a table none, unless you ask for them."""
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """The fields of a run that the user set."""
+
+    changes: dict[str, Any]
+
+    def __call__(self, run: Run) -> Run:
+        """Return the run with these fields."""
+        from l2i.config import replace
+
+        return replace(run, **self.changes)
+
+    def ask_for_networks(self, options: FitOptions) -> bool:
+        """Return whether a table is to be fitted by networks alone, on a fixed split."""
+        has_own_split = options.validation is not None or not options.baselines
+        return has_own_split or options.method != "auto" or bool(set(self.changes) - COMMON_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)

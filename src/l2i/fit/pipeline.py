@@ -33,10 +33,11 @@ from l2i.fit.artifact import (
     write_fit,
 )
 from l2i.fit.candidates import TrainedCandidate, assemble_fit, make_snapshot_writer, make_title
-from l2i.fit.options import FitOptions
+from l2i.fit.options import FitOptions, RunFlags
 from l2i.fit.preprocess import INFER_LENGTH, save_encoder
 from l2i.fit.readers.source import Source, read_source
 from l2i.fit.split import PreparedData, prepare_data
+from l2i.fit.tables import check_table_options, fit_table
 from l2i.training.checkpoint import translate_disk_full
 from l2i.training.loading import load_trainer
 from l2i.training.run import train
@@ -45,14 +46,13 @@ from l2i.training.setup import pick_device, use_threads
 from l2i.training.trainer import Trainer
 
 MAX_PROBE_SAMPLES = 500  # test rows on which the outer update is measured, at most
-Override = Callable[[Run], Run]
 Identity = dict[str, Any]
 
 
 def fit(
     path: str,
     options: FitOptions,
-    make_override: Callable[[Run], Override],
+    make_override: Callable[[Run], RunFlags],
     notify: ProgressCallback,
 ) -> tuple[Path, FitArtifact, FitRows]:
     """Read, split, choose defaults, train and evaluate; a fit that is already done is only read.
@@ -67,12 +67,17 @@ def fit(
     default_run = _make_preliminary_run(source, options)
     override = make_override(default_run)
     preliminary = override(default_run)
-    data = prepare_data(source, options, preliminary)
+    is_cross_validated = source.is_table and not override.ask_for_networks(options)
+    check_table_options(source, options, is_cross_validated=is_cross_validated)
+    data = prepare_data(source, options, preliminary, is_cross_validated=is_cross_validated)
     run, choices = plan_run(data, options, override, preliminary)
-    runs = make_candidate_runs(run, options, folder, bool((data.split_names == "unlabeled").any()))
-    # find wrong input before anything is written
-    with closing(Trainer(list(runs.values())[-1], splits=data.splits)) as trainer:
-        split_description = trainer.describe_splits()
+    runs: dict[str, Run] = {}
+    if not is_cross_validated:
+        has_unlabeled = bool((data.split_names == "unlabeled").any())
+        runs = make_candidate_runs(run, options, folder, has_unlabeled)
+        # find wrong input before anything is written
+        with closing(Trainer(list(runs.values())[-1], splits=data.splits)) as trainer:
+            split_description = trainer.describe_splits()
     identity = _make_fit_identity(path, options, run, source)
     _check_fit_dir(folder, identity)
     with translate_disk_full(folder), lock_run_dir(folder):
@@ -83,16 +88,20 @@ def fit(
             notify(f"{folder} is already fitted; choose a different --out to fit again")
             return (folder, *read_fit(folder))
         write_atomic(folder / IDENTITY_FILE, json.dumps(identity, indent=1).encode())
-        for choice in choices:
-            notify(f"{choice.name}: {choice.value} ({choice.reason})")
-        notify(f"split: {split_description}")
-        if source.encoder is not None:
-            save_encoder(source.encoder, folder)
-        trained = [
-            train_candidate(data, *name_and_run, f" ({i} of {len(runs)})")
-            for i, name_and_run in enumerate(runs.items(), 1)
-        ]
-        fitted, rows = assemble_fit(data, trained, choices, {"path": str(path), **source.options})
+        source_info = {"path": str(path), **source.options}
+        if is_cross_validated:
+            fitted, rows = fit_table(data, options, run, folder, choices, source_info, notify)
+        else:
+            for choice in choices:
+                notify(f"{choice.name}: {choice.value} ({choice.reason})")
+            notify(f"split: {split_description}")
+            if source.encoder is not None:
+                save_encoder(source.encoder, folder)
+            trained = [
+                train_candidate(data, *name_and_run, f" ({i} of {len(runs)})")
+                for i, name_and_run in enumerate(runs.items(), 1)
+            ]
+            fitted, rows = assemble_fit(data, trained, choices, source_info)
         write_fit(folder, fitted, rows)
     return folder, fitted, rows
 
@@ -123,7 +132,7 @@ def _make_facts(
 
 
 def plan_run(
-    data: PreparedData, options: FitOptions, override: Override, preliminary: Run
+    data: PreparedData, options: FitOptions, override: RunFlags, preliminary: Run
 ) -> tuple[Run, tuple[Choice, ...]]:
     """Return the validated run for the data, and the reason for each choice."""
     splits, shape = data.splits, tuple(data.x.shape[1:])

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import softmax
 
+from l2i.candidates.distance import LabeledDistance, compute_stds
 from l2i.files.output import ProgressCallback
-from l2i.fit.artifact import FitArtifact
+from l2i.fit.artifact import FitArtifact, Floats
 from l2i.fit.impute import make_label_columns, make_unique_name, round_targets
-from l2i.fit.modules import encode_inputs, load_network, predict_outputs
+from l2i.fit.modules import encode_inputs, load_network, load_table_model, predict_outputs
 from l2i.fit.preprocess import ImagePreprocessor, load_preprocessor
 from l2i.fit.readers.source import read_new
 
@@ -25,20 +26,38 @@ def predict_table(
     """Return the id and label of each new row, and for classes all probabilities."""
     import pandas as pd
 
-    network, inputs = load_network(Path(folder), fitted), load_preprocessor(fitted.inputs)
+    inputs = load_preprocessor(fitted.inputs)
+    distance: LabeledDistance | None = None
+    if fitted.model is None:
+        network = load_network(Path(folder), fitted)
+    else:
+        network, distance = load_table_model(Path(folder), fitted)
     table_inputs = None if isinstance(inputs, ImagePreprocessor) else inputs
     new_rows = read_new(path, fitted.source, table_inputs, notify)
     for note in new_rows.notes:
         notify(note)
     encoded = encode_inputs(fitted, new_rows.inputs, Path(folder))
     outputs = predict_outputs(network, fitted, encoded).astype(np.float64)
+    relative = None if distance is None else distance.measure(encoded.numpy())
     columns: dict[str, Any] = {"id": new_rows.ids}
     if fitted.classes is None:
-        targets = round_targets(outputs, fitted.target_std)
-        return pd.DataFrame(columns | make_label_columns(fitted, targets, None, new_rows.sizes))
+        targets, std = round_targets(outputs, fitted.target_std), None
+        if relative is not None:
+            std = compute_stds(fitted.error_std, relative, by_distance=fitted.std_by_distance)
+        columns |= make_label_columns(fitted, targets, std, new_rows.sizes)
+    else:
+        columns |= _make_class_columns(fitted, outputs)
+    if relative is not None and fitted.foreign_limit is not None:
+        columns["foreign"] = relative > fitted.foreign_limit
+    return pd.DataFrame(columns)
+
+
+def _make_class_columns(fitted: FitArtifact, outputs: Floats) -> dict[str, Any]:
+    """Return the class, its confidence and all probabilities."""
+    assert fitted.classes is not None
     probability = softmax(outputs / fitted.temperature, axis=1)
-    columns |= make_label_columns(fitted, probability.argmax(axis=1), None, None)
+    columns = make_label_columns(fitted, probability.argmax(axis=1), None, None)
     columns["confidence"] = probability.max(axis=1).round(6)
     for i, name in enumerate(fitted.classes):
-        columns[make_unique_name(f"p({name})", columns)] = probability[:, i].round(6)
-    return pd.DataFrame(columns)
+        columns[make_unique_name(f"p({name})", {**columns, "id": ()})] = probability[:, i].round(6)
+    return columns

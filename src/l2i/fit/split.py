@@ -16,7 +16,7 @@ from l2i.data.splitting import group_by_class, split_holdout
 from l2i.data.transforms.text import Vocabulary
 from l2i.errors import InputError
 from l2i.fit.formatting import format_names
-from l2i.fit.options import FitOptions
+from l2i.fit.options import DEFAULT_SHARE, FitOptions
 from l2i.fit.preprocess import (
     ImagePreprocessor,
     Preprocessor,
@@ -50,12 +50,21 @@ class PreparedData(NamedTuple):
         return Samples(self.x, self.y).to(device, dtype, keep_dtype=self.splits.has_integer_inputs)
 
 
-def prepare_data(source: Source, options: FitOptions, run: Run) -> PreparedData:
-    """Split, then encode; preprocessing is fitted to the rows that are trained on."""
-    split_names = assign_splits(
-        source.given_labels, validation=options.validation, test=options.test, seed=run.seed
+def prepare_data(
+    source: Source, options: FitOptions, run: Run, *, is_cross_validated: bool = False
+) -> PreparedData:
+    """Split, then encode; preprocessing is fitted to the rows that are trained on.
+
+    If the model is chosen by cross-validation, no row is set aside unless requested.
+    """
+    default = 0 if is_cross_validated else DEFAULT_SHARE
+    validation, test = (
+        default if count is None else count for count in (options.validation, options.test)
     )
-    if "validation" not in split_names:
+    split_names = assign_splits(
+        source.given_labels, validation=validation, test=test, seed=run.seed
+    )
+    if not is_cross_validated and "validation" not in split_names:
         fix = "set --validation to 1 or more rows, or to a fraction such as 0.2"
         raise InputError(f"there are no validation rows to select a model on; {fix}")
     is_train = np.isin(split_names, ("labeled", "unlabeled"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +33,7 @@ from l2i.fit.readers.columns import (
     infer_columns,
     read_targets,
     select_text_columns,
+    to_strings,
 )
 from l2i.fit.readers.delimited import TABLE_SUFFIXES, RawTable, read_table
 from l2i.fit.readers.folders import list_class_files, list_image_files, resolve_listed_files
@@ -59,7 +60,7 @@ SavedOptions = dict[str, Any]
 
 SUFFIX_LIST = ", ".join((*TABLE_SUFFIXES, ".npz"))
 SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".ods")
-COLUMN_OPTIONS = ("target", "text", "category", "ignore", "id", "image")
+COLUMN_OPTIONS = ("target", "text", "category", "ignore", "id", "group", "image")
 TABLE_ONLY_OPTIONS = ("id", "image", "encoding", "separator")
 IMAGE_ONLY_OPTIONS = ("size", "grey", "landmarks", "skip_unreadable")
 TABLE_TYPES = {
@@ -105,6 +106,13 @@ class Source(InputRows):
     """How to read new data."""
     encoder: str | None = None
     """The pretrained network that reads a table of texts, if any."""
+    groups: NDArray[np.str_] | None = None
+    """[N], of a table: rows of one group belong together."""
+
+    @property
+    def is_table(self) -> bool:
+        """Return whether the inputs are columns, not images or texts for an encoder."""
+        return self.encoder is None and not isinstance(self.inputs, np.ndarray)
 
     @property
     def is_unlabeled(self) -> NDArray[np.bool_]:
@@ -122,6 +130,8 @@ class Source(InputRows):
             parts[f"{name}.labels"] = hash_arrays(self.given_labels[rows])
         if self.classes is not None:
             parts["names of the classes"] = hash_strings(self.classes)
+        if self.groups is not None:
+            parts["groups"] = hash_strings(self.groups.tolist())
         return parts
 
     def _hash_inputs(self, rows: NDArray[np.intp]) -> str:
@@ -246,10 +256,20 @@ def _read_table_source(path: Path, options: ReadOptions, progress: ProgressCallb
             raise InputError("--encoder needs text columns; name them with --text")
     table = _read_labeled_table(path, options, progress)
     targets = read_targets(table.frame[list(options.target)], options.task)
-    used_columns = [*options.target, *options.ignore, *([options.id] if options.id else [])]
+    named = [name for name in (options.id, options.group) if name]
+    used_columns = [*options.target, *options.ignore, *named]
     ids, inputs = _get_row_ids(table.frame, options.id), table.frame.drop(columns=used_columns)
     target_names, notes = options.target, table.notes
-    return _make_table_source(inputs, ids, options, targets, target_names, notes, progress)
+    source = _make_table_source(inputs, ids, options, targets, target_names, notes, progress)
+    return replace(source, groups=_read_groups(table.frame, options.group))
+
+
+def _read_groups(frame: pd.DataFrame, column: str | None) -> NDArray[np.str_] | None:
+    """Return the group of each row; a blank one is a group of its own."""
+    if column is None:
+        return None
+    names = [name or f"row {row}" for row, name in enumerate(to_strings(frame[column]), 1)]
+    return np.array(names, dtype=np.str_)
 
 
 def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:

@@ -12,21 +12,23 @@ from l2i.errors import DamagedFile
 from l2i.files.output import check_output_file, translate_write_errors, write_atomic, write_output
 from l2i.fit.artifact import (
     REPORT_FILE,
+    Candidate,
     FitArtifact,
     FitRows,
     check_files,
     list_data_paths,
     read_fit,
 )
-from l2i.fit.formatting import MISSING_MARK, bind_units, format_metric
+from l2i.fit.formatting import MISSING_MARK, bind_units, format_metric, pluralize
 from l2i.fit.impute import impute
 from l2i.fit.report.caveats import find_caveats
 from l2i.fit.report.charts import MetricBar, Svg, build_curves_section, draw_bars, make_breakable
 from l2i.fit.report.comparison import (
     Estimate,
-    build_verdict,
+    describe_heldout,
     estimate_metrics,
     is_metric_comparable,
+    mask_known_labels,
 )
 from l2i.fit.report.confidence import (
     MAX_SCATTER_TARGETS,
@@ -36,6 +38,8 @@ from l2i.fit.report.confidence import (
     draw_scatters,
     make_cards,
 )
+from l2i.fit.report.lead import build_lead
+from l2i.fit.report.verdict import build_verdict
 from l2i.training.run_dir import read_result
 
 SPLIT_CAPTIONS = {
@@ -44,6 +48,7 @@ SPLIT_CAPTIONS = {
     "validation": "validation rows",
     "test": "test rows",
 }
+ALWAYS_SHOWN_SPLITS = ("labeled", "unlabeled")
 TEMPLATE_DIR = Path(__file__).parent
 HTML_SUFFIXES = (".html", ".htm")
 SHOWN_FILES = ("config.json", "metrics.jsonl", "result.json")  # of each candidate
@@ -100,8 +105,15 @@ def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str
     return {
         "fitted": fitted,
         "title": Path(str(fitted.source.get("path") or folder)).name or "data",
-        "facts": [(f"{counts[split]:,}", caption) for split, caption in SPLIT_CAPTIONS.items()],
+        "facts": [
+            (f"{counts[split]:,}", caption)
+            for split, caption in SPLIT_CAPTIONS.items()
+            if counts[split] or split in ALWAYS_SHOWN_SPLITS or fitted.model is None
+        ],
+        "lead": build_lead(fitted, rows, imputations),
         "verdict": build_verdict(fitted, rows),
+        "heldout": describe_heldout(fitted),
+        "confused": "labelled rows, out of fold," if fitted.num_folds else "validation rows",
         "metrics": _build_metrics(fitted, rows),
         "curves": build_curves_section(folder, fitted),
         "calibration": build_calibration_section(fitted, rows),
@@ -122,20 +134,37 @@ def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str
 def _build_metrics(fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
     """Return a table and charts of the stored metrics, with standard errors from the rows."""
     estimates = {split: _estimate_stored(fitted, rows, split) for split in ("validation", "test")}
+    has_test = any(c.test_metric is not None for c in fitted.candidates)
+    header = ["Validation", "Test", "Steps", "Seconds"]
+    if fitted.model is not None:
+        header = ["Cross-validation", *(["Test"] if has_test else []), "Seconds"]
+    num_rows = int(mask_known_labels(fitted, rows, "validation").sum())
     table = []
     for c in fitted.candidates:
         cells = [
             _format_with_error(getattr(c, f"{split}_metric"), by_name.get(c.name), fitted)
             for split, by_name in estimates.items()
         ]
-        numbers = {"steps": f"{c.steps:,}", "seconds": f"{c.seconds:,.0f}"}
-        table.append({"name": c.name, "title": c.title, "cells": cells, **numbers})
+        if fitted.model is None:
+            cells += [f"{c.steps:,}", f"{c.seconds:,.0f}"]
+        else:
+            cells = [cells[0], *(cells[1:] if has_test else []), f"{c.seconds:,.1f}"]
+        table.append({"name": c.name, "title": c.title, "cells": cells})
     charts = []
     for split in ("test", "validation"):
         bars = _make_bars(fitted, split, estimates[split])
         if bars:
-            charts.append(draw_bars(f"{split.capitalize()} {fitted.metric_name}", bars))
-    return {"table": table, "charts": charts, "errors": any(estimates.values())}
+            name = (
+                "Cross-validation" if fitted.num_folds and split != "test" else split.capitalize()
+            )
+            charts.append(draw_bars(f"{name} {fitted.metric_name}", bars))
+    return {
+        "header": header,
+        "table": table,
+        "charts": charts,
+        "errors": any(estimates.values()),
+        "num_rows": pluralize(num_rows, "row"),
+    }
 
 
 def _estimate_stored(fitted: FitArtifact, rows: FitRows, split: str) -> dict[str, Estimate]:
@@ -153,8 +182,15 @@ def _make_bars(fitted: FitArtifact, split: str, estimates: dict[str, Estimate]) 
             text = format_metric(value, fitted.metric_name)
             text = text if value else f"{text} {_count_wrong(estimate, fitted)}".strip()
             error = estimate.standard_error if estimate else None
-            bars.append(MetricBar(c.title, c.name, value, error, text))
+            bars.append(MetricBar(c.title, _choose_bar_style(c, fitted), value, error, text))
     return bars
+
+
+def _choose_bar_style(candidate: Candidate, fitted: FitArtifact) -> str:
+    """Return a network's own colour; of a table's models, only the selected one stands out."""
+    if fitted.model is None:
+        return candidate.name
+    return "l2i" if candidate.name == fitted.selected_name else "supervised"
 
 
 def _format_with_error(value: float | None, estimate: Estimate | None, fitted: FitArtifact) -> str:

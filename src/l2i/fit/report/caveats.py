@@ -7,16 +7,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from l2i.candidates.calibration import MAX_TEMPERATURE, MIN_TEMPERATURE
 from l2i.fit.artifact import FitArtifact, FitRows
 from l2i.fit.formatting import format_percent, pluralize
-from l2i.fit.impute import MAX_TEMPERATURE, MIN_TEMPERATURE, Imputations
-from l2i.fit.report.comparison import estimate_metrics, mask_known_labels
+from l2i.fit.impute import Imputations
+from l2i.fit.report.comparison import describe_heldout, estimate_metrics, mask_known_labels
 from l2i.fit.report.confidence import compute_confidence
+from l2i.fit.report.verdict import build_verdict
 
 MAX_SHIFT_AUC = 0.7  # ROC AUC
 MAX_CLASS_RATIO = 3.0  # largest class / smallest
 MAX_LABEL_SHIFT = 0.2  # total variation between labelled and imputed shares
 MAX_CLASS_SHARE = 0.95  # of imputed labels in one class
+MIN_OTHERS_RATIO = 0.25  # of the other classes, relative to their share among labelled rows
 MIN_MASK_RATE = 0.1  # share of unlabelled rows that pass the mask
 MIN_VALIDATION_ROWS = 30
 SCALE_BOUND_MARGIN = 1.05  # factor from a bound
@@ -36,6 +39,8 @@ class Caveat(NamedTuple):
 def find_caveats(fitted: FitArtifact, rows: FitRows, imputations: Imputations) -> list[Caveat]:
     """Return all caveats that apply."""
     caveats = [
+        _check_usefulness(fitted, rows),
+        _check_foreign(rows),
         _check_covariate_shift(fitted),
         _check_validation(fitted, rows),
         _check_mask_rate(fitted),
@@ -56,6 +61,26 @@ def find_caveats(fitted: FitArtifact, rows: FitRows, imputations: Imputations) -
             _check_collapse(names, given, imputed) or _check_label_shift(names, given, imputed),
         ]
     return [caveat for caveat in caveats if caveat is not None]
+
+
+def _check_usefulness(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
+    """Check that the model of a table is better than one that ignores the inputs."""
+    if fitted.model is None or not fitted.num_folds:
+        return None
+    claim = next(iter(build_verdict(fitted, rows).sentences))
+    if claim.tone != "bad":
+        return None
+    return Caveat(f"{claim.claim}: {claim.facts}.", "Do not use these labels; label more rows.")
+
+
+def _check_foreign(rows: FitRows) -> Caveat | None:
+    if rows.is_foreign is None or not rows.is_foreign.any():
+        return None
+    count = pluralize(int(rows.is_foreign.sum()), "unlabelled row is", "unlabelled rows are")
+    return Caveat(
+        f"{count} like none of the labelled ones; their labels are guesses, and abstain.",
+        "Label some of them (column 'foreign' of the labels), or remove them.",
+    )
 
 
 def _check_covariate_shift(fitted: FitArtifact) -> Caveat | None:
@@ -84,6 +109,9 @@ def _check_collapse(names: tuple[str, ...], given: Counts, imputed: Counts) -> C
     if imputed.max() <= MAX_CLASS_SHARE * imputed.sum() or (given > 0).sum() < 2:
         return None
     top = int(imputed.argmax())
+    others = 1 - given[top] / given.sum()  # a class as common as it should be has not collapsed
+    if 1 - imputed[top] / imputed.sum() > MIN_OTHERS_RATIO * others:
+        return None
     return Caveat(
         f"The imputed labels have collapsed: {format_percent(imputed[top] / imputed.sum())} of "
         f"them are class {names[top]}, although the labelled rows have other classes.",
@@ -122,6 +150,8 @@ def _check_mask_rate(fitted: FitArtifact) -> Caveat | None:
 
 
 def _check_validation(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
+    if fitted.model is not None:
+        return None
     metrics = estimate_metrics(fitted, rows, "validation")
     num_rows = int(mask_known_labels(fitted, rows, "validation").sum())
     count = pluralize(num_rows, "validation row")
@@ -152,8 +182,9 @@ def _check_overconfidence(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
     if gap.mean() <= max(MAX_OVERCONFIDENCE, MIN_GAP_STANDARD_ERRORS * noise):
         return None
     shares = [format_percent(float(values.mean())) for values in (is_correct, confidence)]
+    rows_shown = describe_heldout(fitted)
     return Caveat(
-        f"The labels are overconfident: on {count:,} validation and test rows, {shares[0]} are "
+        f"The labels are overconfident: on {count:,} {rows_shown}, {shares[0]} are "
         f"correct, at a mean confidence of {shares[1]}.",
         "Raise the confidence threshold ('l2i impute --threshold'), or label more rows.",
     )
@@ -167,5 +198,6 @@ def _check_scale(fitted: FitArtifact) -> Caveat | None:
     scale_name = "scale of the standard deviations" if is_regression else "temperature"
     return Caveat(
         f"The calibrated {scale_name} is {scale:.3g}, at the limit of its range.",
-        "Do not rely on the confidence; use more labelled rows for validation (--validation).",
+        "Do not rely on the confidence; label more rows"
+        + (" or use more of them for validation (--validation)." if not fitted.num_folds else "."),
     )

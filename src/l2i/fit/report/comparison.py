@@ -46,8 +46,8 @@ class Verdict(NamedTuple):
     footnotes: list[str]
 
 
-def build_verdict(fitted: FitArtifact, rows: FitRows) -> Verdict:
-    """Compare the candidates on the test rows or, without any, on the validation rows."""
+def build_network_verdict(fitted: FitArtifact, rows: FitRows) -> Verdict:
+    """Compare networks on the test rows or, without any, on the validation rows."""
     splits = ("test", "validation")
     split = next((s for s in splits if mask_known_labels(fitted, rows, s).any()), None)
     selection = _explain_selection(fitted)
@@ -165,10 +165,20 @@ def _make_footnotes(fitted: FitArtifact, split: str, *, has_both: bool) -> list[
 
 
 def mask_known_labels(fitted: FitArtifact, rows: FitRows, *splits: str) -> Mask:
-    """Return which rows of these splits have a known label, [N]."""
+    """Return which rows of these splits have a known label, [N].
+
+    Where candidates were compared in folds, all labelled rows were validated on, out of fold.
+    """
     labels = rows.given_labels
+    if fitted.num_folds and "validation" in splits:
+        splits = (*splits, "labeled")
     is_known = labels >= 0 if fitted.classes is not None else ~np.isnan(labels).any(axis=1)
     return np.asarray(is_known & np.isin(rows.split_names, splits))
+
+
+def describe_heldout(fitted: FitArtifact) -> str:
+    """Name the rows that confidences are measured on."""
+    return "labelled rows, out of fold" if fitted.num_folds else "validation and test rows"
 
 
 def estimate_metrics(fitted: FitArtifact, rows: FitRows, split: str) -> dict[str, Estimate]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from l2i.fit.artifact import FitArtifact, FitRows, Floats, Mask, RowPreview
+from l2i.fit.artifact import FitArtifact, FitRows, Floats, Mask, RowPreview, get_outputs
 from l2i.fit.formatting import format_percent, format_significant, pluralize, truncate_text
 from l2i.fit.impute import MAX_RELATIVE_STD, MIN_CONFIDENCE, Imputations
 from l2i.fit.report.charts import (
@@ -20,7 +20,7 @@ from l2i.fit.report.charts import (
     draw_reliability,
     draw_scatter,
 )
-from l2i.fit.report.comparison import mask_known_labels
+from l2i.fit.report.comparison import describe_heldout, mask_known_labels
 
 NUM_RELIABILITY_BINS, NUM_HISTOGRAM_BINS = 10, 20
 GAUSSIAN_COVERAGE = {1: 0.683, 2: 0.954}  # shares of Gaussian errors within so many stds
@@ -99,7 +99,8 @@ def build_calibration_section(fitted: FitArtifact, rows: FitRows) -> Calibration
 
 
 def _build_for_classes(fitted: FitArtifact, rows: FitRows, mask: Mask) -> CalibrationSection:
-    masks = {"validation and test": mask, "test only": mask_known_labels(fitted, rows, "test")}
+    heldout = describe_heldout(fitted).removesuffix(" rows")
+    masks = {heldout: mask, "test only": mask_known_labels(fitted, rows, "test")}
     temperatures = (1.0, fitted.temperature)
     bins = {
         name: [bin_by_confidence(*compute_confidence(fitted, rows, m, t)) for t in temperatures]
@@ -112,14 +113,19 @@ def _build_for_classes(fitted: FitArtifact, rows: FitRows, mask: Mask) -> Calibr
     ]
     sentence = (
         "Of the labels with a confidence of 0.8, 80 % should be correct. Temperature scaling "
-        f"divides the logits by {fitted.temperature:.2f}, fitted on the validation rows. The "
-        "expected calibration error (ECE) is the mean gap between confidence and accuracy."
+        f"divides the logits by {fitted.temperature:.2f}, fitted on the {_name_fitted(fitted)}. "
+        "The expected calibration error (ECE) is the mean gap between confidence and accuracy."
     )
     charts = [
         draw_reliability(f"{name} calibration", points, 1.0, x="confidence", y="accuracy")
-        for name, points in zip(("Before", "After"), bins["validation and test"], strict=True)
+        for name, points in zip(("Before", "After"), bins[heldout], strict=True)
     ]
     return CalibrationSection(sentence, charts, ["Split", "Rows", "Before", "After"], table)
+
+
+def _name_fitted(fitted: FitArtifact) -> str:
+    """Name the rows that confidences were calibrated on."""
+    return "labelled rows, out of fold" if fitted.num_folds else "validation rows"
 
 
 def compute_confidence(
@@ -128,7 +134,7 @@ def compute_confidence(
     """Return the confidence of the selected network on labelled rows, and where it is correct."""
     from scipy.special import softmax
 
-    logits = rows.outputs[fitted.selected_name][mask].astype(np.float64)
+    logits = get_outputs(fitted, rows)[mask].astype(np.float64)
     probability = softmax(logits / temperature, axis=1)
     return probability.max(axis=1), probability.argmax(axis=1) == rows.given_labels[mask]
 
@@ -150,7 +156,7 @@ def compute_ece(bins: list[CalibrationBin]) -> float:
 
 def _build_for_targets(fitted: FitArtifact, rows: FitRows, mask: Mask) -> CalibrationSection:
     assert rows.predictive_std is not None
-    scale, outputs = np.asarray(fitted.target_std), rows.outputs[fitted.selected_name][mask]
+    scale, outputs = np.asarray(fitted.target_std), get_outputs(fitted, rows)[mask]
     error = (np.abs(outputs.astype(np.float64) - rows.given_labels[mask]) / scale).ravel()
     raw_std = (rows.predictive_std[mask].astype(np.float64) / scale).ravel()
     stds = {"Before": raw_std, "After": raw_std * fitted.std_scale}
@@ -168,8 +174,8 @@ def _build_for_targets(fitted: FitArtifact, rows: FitRows, mask: Mask) -> Calibr
         table.append([f"± {k} std", *shares, format_percent(coverage)])
     sentence = (
         "Errors should be about as large as their predicted standard deviation (std), which is "
-        f"multiplied by {fitted.std_scale:.2f}, fitted on the validation rows. Both are in units "
-        "of the std of the labelled targets."
+        f"multiplied by {fitted.std_scale:.2f}, fitted on the {_name_fitted(fitted)}. Both are in "
+        "units of the std of the labelled targets."
     )
     return CalibrationSection(sentence, charts, ["Interval", "Before", "After", "Gaussian"], table)
 
@@ -309,7 +315,7 @@ def build_confusion_section(fitted: FitArtifact, rows: FitRows) -> ConfusionSect
     """Count the confusions of the selected network on the validation rows."""
     assert fitted.classes is not None
     mask, names = mask_known_labels(fitted, rows, "validation"), list(fitted.classes)
-    predictions = rows.outputs[fitted.selected_name][mask].argmax(axis=1)
+    predictions = get_outputs(fitted, rows)[mask].argmax(axis=1)
     counts = count_confusions(rows.given_labels[mask], predictions, len(names))
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     num_rows, indices = int(mask.sum()), range(len(names))
@@ -349,7 +355,7 @@ def draw_scatters(fitted: FitArtifact, rows: FitRows) -> list[Chart]:
     if not len(indices):
         return []
     indices = indices[:: -(-len(indices) // MAX_SCATTER_ROWS)]
-    true, predicted = rows.given_labels[indices], rows.outputs[fitted.selected_name][indices]
+    true, predicted = rows.given_labels[indices], get_outputs(fitted, rows)[indices]
     charts = []
     for d, name in enumerate(fitted.targets[:MAX_SCATTER_TARGETS]):
         points = [(float(a), float(b)) for a, b in zip(true[:, d], predicted[:, d], strict=True)]

@@ -97,7 +97,8 @@ def test_a_blank_number_is_a_choice_that_is_said_and_an_infinite_one_in_parquet_
 def test_another_encoding_is_named_with_what_reads_it(tmp_path: Path) -> None:
     rows = [row.replace("a,", "Köln,") for row in BOTH]
     written(tmp_path / "data.csv", HEADER + "\n".join(rows) + "\n", "latin-1")
-    line = refused("fit", "data.csv", "--target", "y", cwd=tmp_path)
+    utf8 = ("--target", "y", "--encoding", "utf-8")
+    line = refused("fit", "data.csv", *utf8, cwd=tmp_path)
     assert "data.csv is not valid UTF-8; use --encoding latin-1, or save it as UTF-8" in line
     assert "unknown encoding 'klingon'" in refused(
         "fit", "data.csv", "--target", "y", "--encoding", "klingon", cwd=tmp_path

@@ -18,7 +18,6 @@ from l2i.fit.readers.columns import (
     convert_columns,
     find_blank,
     infer_columns,
-    read_targets,
     select_text_columns,
     to_floats,
     to_strings,
@@ -37,6 +36,7 @@ from l2i.fit.readers.images import (
 )
 from l2i.fit.readers.npz import parse_npz_targets, to_channels_first, to_image_array
 from l2i.fit.readers.source import read_source
+from l2i.fit.readers.targets import read_targets
 
 HERE = Path("a.npz")
 
@@ -53,13 +53,22 @@ def kind_of(values: list[Any], forced: Any = None, name: str = "c") -> Any:
 # Columns
 
 
-def test_a_category_has_at_most_a_hundred_values_and_each_twice_on_average() -> None:
+def test_a_category_has_each_value_twice_on_average() -> None:
     assert kind_of(["a", "b"] * 2) == "category"
     assert kind_of(["a", "b", "a"]).startswith("ignored (2 distinct values in 3 rows)")
-    hundred = [f"v{i}" for i in range(100)]
-    assert kind_of(hundred * 2) == "category"
-    assert kind_of([*hundred, "more"] * 2).startswith("ignored (101 distinct values in 202 rows)")
+    many = [f"v{i}" for i in range(101)]
+    assert kind_of(many * 2) == "category"
+    frame = pd.DataFrame({"c": many * 2, "x": ["1", "2"] * 101}, dtype=object)
+    notes = infer_columns(frame).notes
+    limit = "the 100 most frequent are kept, others treated as unknown"
+    assert f"column 'c' has 101 categories: {limit}" in notes
     assert kind_of(["a", "b", None, None]) == "category"  # blank rows are rows
+
+
+def test_a_word_of_its_own_in_every_row_is_a_name_and_a_sentence_may_be_text() -> None:
+    assert kind_of(["ann", "bob", "cy"]) == "a different name in every row; keep with --text"
+    reviews = [f"a film of {word}" for word in ("joy", "war", "old")]
+    assert kind_of(reviews).startswith("ignored (3 distinct values in 3 rows): 'c'; use --text c")
 
 
 def test_a_column_is_mixed_unless_more_than_half_of_its_cells_are_words() -> None:
@@ -81,15 +90,21 @@ def test_a_constant_tells_nothing_unless_some_rows_are_blank() -> None:
 @pytest.mark.parametrize(
     ("values", "name", "kind"),
     [
-        (["0", "1", "2"], "id", "row numbers"),
-        (["3", "1", "2"], "RowId", "row numbers"),
-        (["2", "3", "4"], "id", "number"),
+        (["0", "1", "2"], "id", "ids"),
+        (["3", "1", "2"], "RowId", "ids"),
+        (["903", "17", "4711"], "account number", "ids"),
+        (["903", "17", "4711"], "number of rooms", "number"),
         (["0", "2", "1"], "width", "number"),
         (["0", "1", None], "id", "number"),
         (["0", "1", "1"], "index", "number"),
+        (["1.5", "2.5", "3.5"], "id", "number"),
+        ([str(3 * i + 1) for i in range(20)], "width", "row numbers"),  # of every third row
+        ([str(3 * i + 1) for i in range(20)], "year", "number"),
+        ([str(3 * i + 1) for i in range(19)], "width", "number"),
+        ([str(50 * i) for i in range(20)], "width", "number"),
     ],
 )
-def test_row_numbers_are_left_out_only_by_name_and_values(
+def test_ids_are_left_out_by_name_and_row_numbers_by_growing(
     values: list[Any], name: str, kind: str
 ) -> None:
     assert kind_of(values, name=name) == kind
@@ -107,7 +122,7 @@ def test_cells_become_numbers_names_and_texts() -> None:
         {"n": ["1.5", None, "-2e3"], "c": ["1.0", None, "+2.00"], "t": ["1.0", None, "2.5"]},
         dtype=object,
     )
-    table = convert_columns(frame, {"t": "text", "n": "number", "c": "category"})
+    table = convert_columns(frame, {"t": "text", "n": "number", "c": "category"}, {})
     assert list(table.columns) == ["t", "n", "c"]
     assert table["n"].tolist()[::2] == [1.5, -2000.0] and np.isnan(table["n"][1])
     assert table["c"].tolist() == ["1", "", "+2"]  # programs write 1 as 1.0 beside blanks
@@ -177,14 +192,14 @@ def test_labelled_rows_are_counted() -> None:
 
 
 def test_cells_are_stripped_and_blank_markers_are_blank_in_any_file(tmp_path: Path) -> None:
-    markers = ["", "NA", "N/A", "nan", "NaN", "null", "None", "?", " NA "]
-    words = ["na", "none", "NULL", "-", "0", " x "]
+    markers = ["", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "?", " NA "]
+    words = ["na", "none", "unknown", "-", "0", " x "]
     csv = written(tmp_path / "a.csv", "w,i\n" + "".join(f"{m},1\n" for m in markers + words))
     pd.DataFrame({"w": markers + words, "i": 1}).to_parquet(tmp_path / "a.parquet")
     for path in (csv, tmp_path / "a.parquet"):
         cells = read_table(path, encoding="utf-8", separator="auto").frame["w"]
         assert cells.isna().tolist() == [True] * len(markers) + [False] * len(words), path
-        assert cells[len(markers) :].tolist() == ["na", "none", "NULL", "-", "0", "x"], path
+        assert cells[len(markers) :].tolist() == ["na", "none", "unknown", "-", "0", "x"], path
 
 
 def test_a_comma_separates_decimals_only_where_it_separates_no_cells(tmp_path: Path) -> None:

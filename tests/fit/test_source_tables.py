@@ -68,15 +68,32 @@ def test_marks_of_encodings_at_the_start_are_understood(tmp_path: Path, encoding
 
 def test_another_encoding_is_named_with_the_option_that_helps(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "größe,y\n1,a\n2,b\n", "latin-1")
-    assert "is not valid UTF-8; use --encoding latin-1, or save it as UTF-8" in wrong(path, "y")
+    source = read(path, "y")
+    assert list(source.inputs.columns) == ["größe"]
+    note = "encoding: Windows-1252, as the file is not UTF-8; choose another with --encoding"
+    assert note in source.notes
+    message = "is not valid UTF-8; use --encoding latin-1, or save it as UTF-8"
+    assert message in wrong(path, "y", encoding="utf-8")
     assert list(read(path, "y", encoding="latin-1").inputs.columns) == ["größe"]
     assert "unknown encoding 'latni'" in wrong(path, "y", encoding="latni")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [("utf-16-le", "size"), ("utf-16-be", "size"), ("latin-1", "größe\x81"), ("cp1252", "size €")],
+)
+def test_encodings_are_told_by_content(tmp_path: Path, encoding: str, text: str) -> None:
+    path = written(tmp_path / "a.csv", f"{text},y\n1,a\n2,b\n3,\n", encoding)
+    source = read(path, "y")
+    assert list(source.inputs.columns) == [text] and source.classes == ("a", "b")
+    assert any(note.startswith("encoding: ") for note in source.notes)
 
 
 def test_wrong_bytes_far_from_the_header_are_named_too(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"x,y\n" + b"1,a\n" * 50_000 + b"2,\xff\n")
-    assert "is not valid UTF-8" in wrong(path, "y")
+    assert "is not valid UTF-8" in wrong(path, "y", encoding="utf-8")
+    assert read(path, "y").classes == ("a", "ÿ")
 
 
 def test_blanks_of_all_spellings_count_as_blank_and_are_said(tmp_path: Path) -> None:
@@ -105,12 +122,7 @@ def test_parquet_is_read_like_csv_and_keeps_whole_numbers_whole(tmp_path: Path) 
     )
     frame.to_parquet(tmp_path / "a.parquet")
     source = read(tmp_path / "a.parquet", "y", category=("code",), id="big")
-    assert source.kinds == {
-        "n": "number",
-        "flag": "category",
-        "code": "category",
-        "day": "category",
-    }
+    assert source.kinds == {"n": "number", "flag": "category", "code": "category", "day": "date"}
     assert source.inputs["code"].tolist() == ["7", "", "7", "9"]
     assert source.inputs["flag"].tolist() == ["True", "False", "", "True"]
     assert source.ids[1] == str(2**60 + 1)
@@ -123,11 +135,11 @@ def test_columns_without_information_are_left_out_and_named(tmp_path: Path) -> N
     rows = [f"{row},{row + 1},7,,{row % 5},{row},{row % 2}" for row in range(20)]
     text = ",PassengerId,same,empty,x,count,y\n" + "\n".join(rows) + "\n"
     source = read(written(tmp_path / "a.csv", text), "y")
-    assert list(source.kinds) == [
-        "x",
-        "count",
-    ]  # a count of rows that is not named like one may mean something
-    assert "ignored (row numbers): 'Unnamed: 0', 'PassengerId'" in source.notes
+    assert list(source.kinds) == ["x"]
+    assert "ignored (ids; keep with --number): 'Unnamed: 0', 'PassengerId'" in source.notes
+    assert "ignored (row numbers; keep with --number): 'count'" in source.notes
+    kept = read(tmp_path / "a.csv", "y", number=("count", "PassengerId"))
+    assert list(kept.kinds) == ["PassengerId", "x", "count"]
     assert "ignored (constant): 'same'" in source.notes
     assert "ignored (blank in every row): 'empty'" in source.notes
 
@@ -215,7 +227,9 @@ def test_a_class_that_may_mean_unlabelled_is_pointed_out(word: str, tmp_path: Pa
     rows = "".join(f"{i},{label}\n" for i, label in enumerate(["a", "b", word, word] * 5))
     source = read(written(tmp_path / "a.csv", f"x,kind\n{rows}"), "kind")
     (warning,) = [note for note in source.notes if note.startswith("warning: ")]
-    assert f"10 labels are '{word}'; if it means unlabelled, leave those cells blank" in warning
+    assert f"10 labels are '{word}'; if it means unlabelled, use --missing {word}" in warning
+    source = read(tmp_path / "a.csv", "kind", missing=(word,))
+    assert source.classes == ("a", "b") and (source.given_labels == -1).sum() == 10
 
 
 def test_a_column_that_is_not_there_has_the_nearest_named(tmp_path: Path) -> None:

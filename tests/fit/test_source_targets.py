@@ -6,8 +6,8 @@ import pytest
 from user_data import read, written
 
 from l2i.errors import InputError
-from l2i.fit.readers.columns import MAX_CLASSES, NO_UNLABELED_NOTE
 from l2i.fit.readers.source import Source
+from l2i.fit.readers.targets import MAX_CLASSES, NO_UNLABELED_NOTE
 
 
 def labelled(folder: Path, labels: list[str], **options: object) -> Source:

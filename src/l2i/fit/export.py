@@ -110,7 +110,11 @@ def _make_examples(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) ->
         shape = (NUM_EXAMPLE_ROWS, *fitted.shape)
         images = rng.uniform(inputs.low, inputs.high, size=shape).astype(dtype)
         return _ExampleBatch(images, {"images": images}, {"images": images})
-    frame = pd.DataFrame({column.name: _sample_column(column, rng) for column in inputs.columns})
+    samples: dict[str, NDArray[Any]] = {}
+    for column in inputs.columns:
+        if column.name not in samples:  # of a date, the days come first, and make the other parts
+            samples[column.name] = _sample_column(column, rng)
+    frame = pd.DataFrame(samples)
     frame = frame.astype({column.name: dtype for column in inputs.select("number")})
     code_feeds = inputs.to_arrays(frame)
     if "numbers" in code_feeds:
@@ -157,7 +161,7 @@ def _describe_table_inputs(inputs: TablePreprocessor, dtype: str) -> dict[str, A
             "index among the values, -1 if unknown"
         )
     columns = {
-        "numbers": [{"name": c.name} for c in numbers],
+        "numbers": [{"name": c.title} for c in numbers],
         "categories": [{"name": c.name, "values": c.values} for c in categories],
     }
     return {"inputs": descriptions, "columns": columns}

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from l2i.config import Run
 
-BLANK_MARKERS = ("", "NA", "N/A", "nan", "NaN", "null", "None", "?")  # cells treated as blank
+BLANK_MARKERS = (  # cells treated as blank
+    *("", "NA", "N/A", "n/a", "#N/A", "<NA>"),
+    *("nan", "NaN", "NaT", "null", "NULL", "None", "?"),
+)
 DEFAULT_SHARE = 0.2  # of the labelled rows, to validate and to test on
 COMMON_FIELDS = {"seed", "device", "threads"}  # of a run, which say nothing about networks
 
@@ -28,8 +31,13 @@ class ReadOptions:
     bert-base-uncased. Without it, text becomes TF-IDF features."""
     category: tuple[str, ...] = ()
     """Columns to read as categories although they contain numbers."""
+    number: tuple[str, ...] = ()
+    """Columns to read as numbers although they look like ids or row numbers."""
     ignore: tuple[str, ...] = ()
     """Columns to ignore."""
+    missing: tuple[str, ...] = ()
+    """Cells of a table that count as blank, in every column, besides NA, null and the like; such
+    as -1, or unknown."""
     group: str | None = None
     """Column of a table with groups, such as patients: no group is both trained on and tested."""
     id: str | None = None
@@ -48,8 +56,8 @@ class ReadOptions:
     landmarks."""
     grey: Literal["auto", "yes", "no"] = "auto"
     """Whether to read images as greyscale; 'auto': yes if all of them are grey."""
-    encoding: str = "utf-8"
-    """Encoding of a CSV file."""
+    encoding: str = "auto"
+    """Encoding of a CSV file, such as utf-8 or latin-1; 'auto' infers it from the content."""
     separator: str = "auto"
     """Separator of a CSV file, such as ';' or 'tab'; 'auto' infers it from the first line."""
     skip_unreadable: bool = False

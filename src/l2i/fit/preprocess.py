@@ -21,6 +21,7 @@ from l2i.errors import InputError
 from l2i.files.output import name_file_in_errors
 from l2i.files.safety import is_file
 from l2i.fit.readers.columns import BLANK, MAX_CATEGORIES, ColumnKind, to_floats, to_strings
+from l2i.fit.readers.dates import DATE_PARTS, PART_TITLES, list_date_parts, take_date_part
 from l2i.models.huggingface import load_config, save_text_config
 from l2i.models.text_encoder import check_length, get_max_tokens
 
@@ -54,6 +55,20 @@ class Column:
     """The categories, or the terms."""
     weights: tuple[float, ...] = ()
     """Text: the inverse document frequency of each term."""
+    part: str = ""
+    """Number: the part of a date that it is, such as its weekday; '' if it is none."""
+    date_format: str = ""
+    """How that date is written."""
+
+    @property
+    def raw_kind(self) -> ColumnKind:
+        """Return the kind of the cells that it is made of."""
+        return "date" if self.part else self.kind
+
+    @property
+    def title(self) -> str:
+        """Return its name, and the part of a date that it is."""
+        return f"{self.name} ({PART_TITLES[self.part]})" if self.part else self.name
 
     @property
     def width(self) -> int:
@@ -63,7 +78,8 @@ class Column:
     def extract(self, values: pd.Series) -> NDArray[Any]:
         """Return numbers [N], category codes [N], −1 if unknown, or the TF-IDF of terms [N, T]."""
         if self.kind == "number":
-            return to_floats(values)
+            floats = to_floats(values)
+            return take_date_part(floats, self.part) if self.part else floats
         if self.kind == "category":
             codes = {value: code for code, value in enumerate(self.values)}
             return np.array([codes.get(name, -1) for name in to_strings(values)], dtype=np.int64)
@@ -97,6 +113,18 @@ def fit_column(
         raise InputError(f"column '{name}' is blank in every row; drop it")
     mean, std = compute_mean_std(floats[present], row_weights[present], name)
     return Column(name=name, kind=kind, mean=float(mean), std=float(std), blanks=not present.all())
+
+
+def fit_date_columns(values: pd.Series, date_format: str) -> list[Column]:
+    """Fit the encodings of dates, given as days: elapsed time, and the parts that vary."""
+    import pandas as pd
+
+    columns, days = [], to_floats(values)
+    for part in list_date_parts(days):
+        fitted = fit_column(pd.Series(take_date_part(days, part), name=values.name), "number")
+        has_blanks = fitted.blanks and part == DATE_PARTS[0]  # one flag is enough
+        columns.append(replace(fitted, part=part, date_format=date_format, blanks=has_blanks))
+    return columns
 
 
 def compute_mean_std(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,16 +18,21 @@ from l2i.errors import InputError
 from l2i.fit.formatting import format_names
 from l2i.fit.options import DEFAULT_SHARE, FitOptions
 from l2i.fit.preprocess import (
+    Column,
     ImagePreprocessor,
     Preprocessor,
     TablePreprocessor,
     TextPreprocessor,
     describe_full_texts,
     fit_column,
+    fit_date_columns,
 )
 from l2i.fit.readers.columns import find_blank
 from l2i.fit.readers.source import Source
 from l2i.quantity import CountOrFraction, resolve_count
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_SMALL_SET_ROWS = 40  # labelled rows, up to which every row may be a class
 MAX_EVAL_ROWS = 2000  # set aside by a fraction: more would hardly be more precise
@@ -75,8 +80,7 @@ def prepare_data(
     source = _drop_blank_columns(source, is_train)
     rows = source.inputs[is_train]
     if source.encoder is None:
-        columns = [fit_column(rows[name], kind) for name, kind in source.kinds.items()]
-        table = TablePreprocessor(columns=tuple(columns))
+        table = TablePreprocessor(columns=_fit_columns(rows, source))
         x = torch.from_numpy(table(source.inputs))
         return assemble_data(source, table, split_names, x, run)
     texts = TextPreprocessor.fit(rows, source.encoder, run.data.text)
@@ -86,6 +90,17 @@ def prepare_data(
     source = dataclasses.replace(source, notes=notes)
     vocabulary = tokenizer.make_vocabulary(x[torch.from_numpy(is_train)])
     return assemble_data(source, texts, split_names, x, run, vocabulary)
+
+
+def _fit_columns(rows: pd.DataFrame, source: Source) -> tuple[Column, ...]:
+    """Fit the encoding of each column to the rows that are trained on."""
+    columns: list[Column] = []
+    for name, kind in source.kinds.items():
+        if kind == "date":
+            columns += fit_date_columns(rows[name], source.date_formats[name])
+        else:
+            columns.append(fit_column(rows[name], kind))
+    return tuple(columns)
 
 
 def assign_splits(

@@ -13,22 +13,26 @@ from numpy.typing import NDArray
 from l2i.errors import InputError
 from l2i.files.output import ProgressCallback, ignore_progress, report_progress
 from l2i.fit.formatting import format_names, join_truncated, pluralize
+from l2i.fit.readers.dates import DATE_TITLES, DateFormat, infer_date_format, read_dates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ColumnKind = Literal["number", "category", "text"]
-KIND_TITLES = {"number": "numeric", "category": "categorical", "text": "text"}
+ColumnKind = Literal["number", "category", "text", "date"]
+KIND_TITLES = {"number": "numeric", "category": "categorical", "date": "date", "text": "text"}
 BLANK = ""  # a blank cell among strings
 MAX_CATEGORIES = 100  # per column; rarer ones count as unknown
-INDEX_NAME_WORDS = {"id", "ids", "idx", "index", "row", "rows", "rowid", "unnamed"}
+ID_WORDS = {"id", "ids", "idx", "index", "row", "rows", "rowid", "rownames", "unnamed", "uuid"}
+LAST_ID_WORDS = {  # that make an id of a name which ends with one
+    *("key", "code", "serial", "account", "acct", "case", "patient", "customer", "subject"),
+    *("number", "num", "no", "nr"),
+}
+TIME_WORDS = {"year", "month", "week", "day", "date", "hour", "minute", "second", "time", "age"}
+IDS, ROW_NUMBERS = "ids", "row numbers"  # what numbers may be that are not inputs
+MIN_ROWS_OF_INDEX = 20  # from here on growing numbers may be those of the rows
+MAX_INDEX_GAP = 20  # between row numbers, in the mean: of every twentieth row
+MIN_WORDS_OF_TEXT = 3  # per cell, in the mean
 INTEGER_AS_FLOAT = re.compile(r"\A([+-]?\d+)\.0+\Z")
-TaskKind = Literal["auto", "classification", "regression"]
-UNLABELED_WORDS = ("-1", "unknown", "unlabeled", "unlabelled")  # classes that may mean no label
-MAX_CLASSES = 10_000
-MAX_INTEGER_CLASSES = 20  # integers with more distinct values are numbers, not classes
-INTEGER_PATTERN = re.compile(r"[+-]?\d{1,300}")  # Python refuses to convert far more digits
-NO_UNLABELED_NOTE = "no unlabelled rows: only the supervised model will be trained"
 
 
 def check_unique_names(path: Path, names: Sequence[str]) -> None:
@@ -46,7 +50,7 @@ def to_strings(values: pd.Series) -> list[str]:
     return [BLANK if is_missing else str(value) for value, is_missing in cells]
 
 
-def _to_category_names(values: pd.Series) -> list[str]:
+def to_category_names(values: pd.Series) -> list[str]:
     """Convert a column to strings, without the '.0' that programs add to integers beside blanks."""
     return [INTEGER_AS_FLOAT.sub(r"\1", name) for name in to_strings(values)]
 
@@ -73,7 +77,7 @@ def to_floats(
     return floats
 
 
-def _find_non_numeric(values: pd.Series) -> NDArray[np.int64]:
+def find_non_numeric(values: pd.Series) -> NDArray[np.int64]:
     """Return the positions of the cells that are neither blank nor numbers."""
     import pandas as pd
 
@@ -90,18 +94,22 @@ def _quote_cell(values: pd.Series, row: int) -> str:
     return f"'{str(values.iloc[row])[:40]}' in row {row + 1}"
 
 
-def _make_mixed_error(
+def make_mixed_error(
     values: pd.Series, bad_rows: NDArray[np.int64], role: str, alternative: str
 ) -> InputError:
+    """Return the error of a column of numbers and words."""
     cells, first = pluralize(len(bad_rows), "cell"), _quote_cell(values, bad_rows[0])
     problem = f"{role} '{values.name}' mixes numbers and text ({cells}, first {first})"
     return InputError(f"{problem}; fix it, or use {alternative}")
 
 
 def convert_columns(
-    frame: pd.DataFrame, kinds: dict[str, ColumnKind], progress: ProgressCallback = ignore_progress
+    frame: pd.DataFrame,
+    kinds: dict[str, ColumnKind],
+    date_formats: dict[str, str],
+    progress: ProgressCallback = ignore_progress,
 ) -> pd.DataFrame:
-    """Convert columns to what preprocessing takes: numbers to floats, others to strings."""
+    """Convert columns to what preprocessing takes: numbers, dates to floats; others to strings."""
     import pandas as pd
 
     columns: dict[str, Any] = {}
@@ -109,18 +117,21 @@ def convert_columns(
         kind = kinds[name]
         if kind == "number":
             columns[name] = to_floats(frame[name])
+        elif kind == "date":
+            columns[name] = read_dates(frame[name], date_formats[name])
         else:
-            convert = _to_category_names if kind == "category" else to_strings
+            convert = to_category_names if kind == "category" else to_strings
             columns[name] = pd.Series(convert(frame[name]), dtype=object)
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
 
 class InputColumns(NamedTuple):
-    """Input columns: numbers as floats, NaN where blank; categories and texts as strings."""
+    """Input columns: numbers and dates as floats, NaN where blank; categories, texts as strings."""
 
     frame: pd.DataFrame
     kinds: dict[str, ColumnKind]
     notes: tuple[str, ...]
+    date_formats: dict[str, str]
 
 
 class SkippedColumn(NamedTuple):
@@ -135,34 +146,44 @@ def infer_columns(
     *,
     text: Sequence[str] = (),
     category: Sequence[str] = (),
+    number: Sequence[str] = (),
     progress: ProgressCallback = ignore_progress,
 ) -> InputColumns:
     """Infer the kind of every column; raise InputError for mixed types, or if none is left."""
     forced: dict[str, ColumnKind] = dict.fromkeys(text, "text")
     forced |= dict.fromkeys(category, "category")
+    forced |= dict.fromkeys(number, "number")
     kinds: dict[str, ColumnKind] = {}
     skipped: dict[str, SkippedColumn] = {}
+    dates: dict[str, DateFormat] = {}
     names = list(frame.columns)
     for name in report_progress(names, len(names), "checked", progress, noun="columns"):
         kind = _infer_kind(frame[name], forced.get(name))
         if isinstance(kind, SkippedColumn):
             skipped[name] = kind
+        elif isinstance(kind, DateFormat):
+            kinds[name], dates[name] = "date", kind
         else:
             kinds[name] = kind
+    if not kinds:  # numbers that grow from row to row are inputs if there are no others
+        kinds = {name: "number" for name, why in skipped.items() if why.reason == ROW_NUMBERS}
+        skipped = {name: why for name, why in skipped.items() if name not in kinds}
     skipped_notes = _describe_skipped(skipped)
     if not kinds:
         reason = f": {skipped_notes[0]}" if skipped_notes else ""
-        fix = "add input columns, or name some with --text or --category"
+        fix = "add input columns, or name some with --number, --category or --text"
         raise InputError(f"no input columns are left{reason}; {fix}")
-    inputs = convert_columns(frame, kinds, progress)
-    notes = [*_describe_kinds(inputs, kinds), *skipped_notes, *_describe_blanks(inputs, kinds)]
-    return InputColumns(inputs, kinds, tuple(notes))
+    date_formats = {name: date.format for name, date in dates.items()}
+    inputs = convert_columns(frame, kinds, date_formats, progress)
+    kind_notes = [*_describe_kinds(inputs, kinds), *_describe_ambiguous(dates)]
+    notes = [*kind_notes, *skipped_notes, *_describe_blanks(inputs, kinds)]
+    return InputColumns(inputs, kinds, tuple(notes), date_formats)
 
 
 def select_text_columns(frame: pd.DataFrame, names: Sequence[str]) -> InputColumns:
     """Take the named columns as text, in that order, and leave out all others."""
     kinds: dict[str, ColumnKind] = dict.fromkeys(names, "text")
-    inputs = convert_columns(frame, kinds)
+    inputs = convert_columns(frame, kinds, {})
     num_blank = int((inputs == BLANK).all(axis=1).sum())
     if num_blank == len(inputs):
         fix = "choose a different --text"
@@ -172,10 +193,12 @@ def select_text_columns(frame: pd.DataFrame, names: Sequence[str]) -> InputColum
     other_columns = [str(name) for name in frame.columns if name not in names]
     if other_columns:
         notes.append(f"ignored (--encoder uses text columns only): {format_names(other_columns)}")
-    return InputColumns(inputs, kinds, (*notes, *describe_blank_texts(num_blank)))
+    return InputColumns(inputs, kinds, (*notes, *describe_blank_texts(num_blank)), {})
 
 
-def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | SkippedColumn:
+def _infer_kind(
+    values: pd.Series, forced: ColumnKind | None
+) -> ColumnKind | DateFormat | SkippedColumn:
     name, present = values.name, values.dropna()
     if present.empty:
         if forced is not None:
@@ -186,29 +209,57 @@ def _infer_kind(values: pd.Series, forced: ColumnKind | None) -> ColumnKind | Sk
         return SkippedColumn("constant")
     if forced is not None:
         return forced
-    bad_rows = _find_non_numeric(values)
+    bad_rows = find_non_numeric(values)
     if not len(bad_rows):
-        return SkippedColumn("row numbers") if _is_row_index(values) else "number"
+        reason = find_id_reason(values)
+        return "number" if reason is None else SkippedColumn(reason)
     if 2 * len(bad_rows) <= len(present):
         alternative = f"--category {name}, --text {name} or --ignore {name}"
-        raise _make_mixed_error(values, bad_rows, "column", alternative)
+        raise make_mixed_error(values, bad_rows, "column", alternative)
+    return infer_date_format(values) or _infer_word_kind(values, present)
+
+
+def _infer_word_kind(values: pd.Series, present: pd.Series) -> ColumnKind | SkippedColumn:
+    """Return whether words are categories; those that hardly repeat are texts, or ids."""
     num_distinct = int(present.nunique())
-    if num_distinct <= MAX_CATEGORIES and 2 * num_distinct <= len(values):
+    if 2 * num_distinct <= len(values):
         return "category"
+    words = present.astype(str).str.split()
+    if num_distinct == len(values) and words.str.len().mean() < MIN_WORDS_OF_TEXT:
+        return SkippedColumn("a different name in every row; keep with --text")
     return SkippedColumn(
         f"ignored ({num_distinct:,} distinct values in {pluralize(len(values), 'row')}): "
-        f"'{name}'; use --text {name} to read it as text",
+        f"'{values.name}'; use --text {values.name} to read it as text",
         has_own_note=True,
     )
 
 
-def _is_row_index(values: pd.Series) -> bool:
-    """Return whether a column named like an index holds 0 to N − 1 or 1 to N, in any order."""
-    name_words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", str(values.name))
-    if not INDEX_NAME_WORDS & {word.lower() for word in name_words}:
-        return False
-    floats = np.sort(to_floats(values))  # NaN, the blanks, come last and equal nothing
-    return any(np.array_equal(floats, np.arange(len(floats)) + first) for first in (0, 1))
+def find_id_reason(values: pd.Series) -> str | None:
+    """Return why numbers seem to name rows rather than to describe them, or None.
+
+    All of them are whole and distinct; and the column is named like an id, or they grow from row
+    to row as those of a table do of which rows were left out.
+    """
+    floats = to_floats(values)
+    if np.isnan(floats).any() or (floats % 1 != 0).any() or len(np.unique(floats)) < len(floats):
+        return None
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", str(values.name))]
+    if ID_WORDS & set(words) or LAST_ID_WORDS & set(words[-1:]):
+        return IDS
+    steps = np.diff(floats)
+    is_index = len(floats) >= MIN_ROWS_OF_INDEX and (steps > 0).all()
+    is_dense = steps.size and 0 <= floats[0] <= MAX_INDEX_GAP * 5 and steps.mean() <= MAX_INDEX_GAP
+    return ROW_NUMBERS if is_index and is_dense and not TIME_WORDS & set(words) else None
+
+
+def _describe_ambiguous(dates: dict[str, DateFormat]) -> list[str]:
+    """Note dates whose day and month could be exchanged."""
+    return [
+        f"column '{name}': dates are read as {DATE_TITLES[date.format]}; "
+        "write them as year-month-day if that is wrong"
+        for name, date in dates.items()
+        if date.is_ambiguous
+    ]
 
 
 def _describe_skipped(skipped: dict[str, SkippedColumn]) -> list[str]:
@@ -216,7 +267,11 @@ def _describe_skipped(skipped: dict[str, SkippedColumn]) -> list[str]:
     for name, column in skipped.items():
         if not column.has_own_note:
             names_by_reason.setdefault(column.reason, []).append(name)
-    notes = [f"ignored ({why}): {format_names(names)}" for why, names in names_by_reason.items()]
+    notes = [
+        f"ignored ({why + '; keep with --number' * (why in (IDS, ROW_NUMBERS))}): "
+        f"{format_names(names)}"
+        for why, names in names_by_reason.items()
+    ]
     return notes + [column.reason for column in skipped.values() if column.has_own_note]
 
 
@@ -241,7 +296,7 @@ def _describe_blanks(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list
     }
     notes = []
     for is_number, title in titles.items():
-        names = [name for name in kinds if (kinds[name] == "number") == is_number]
+        names = [name for name in kinds if (kinds[name] in ("number", "date")) == is_number]
         items = [f"'{name}' ({counts[name]:,})" for name in names if counts[name]]
         if items:
             notes.append(f"{title}: {join_truncated(items)}")
@@ -251,119 +306,3 @@ def _describe_blanks(inputs: pd.DataFrame, kinds: dict[str, ColumnKind]) -> list
 def describe_blank_texts(count: int) -> list[str]:
     """Note how many rows have no text, if any."""
     return [f"{pluralize(count, 'row')} without text, treated as empty"] if count else []
-
-
-class Targets(NamedTuple):
-    """Labels as numbers, and the names of the classes for classification."""
-
-    given_labels: NDArray[Any]  # [N] class numbers, −1 if blank; or [N, D] floats, NaN if blank
-    classes: tuple[str, ...] | None
-    notes: tuple[str, ...]
-
-
-def read_targets(frame: pd.DataFrame, task: TaskKind) -> Targets:
-    """Read the target columns `frame`: one column of classes, or one or more of numbers."""
-    if frame.isna().to_numpy().all():
-        names = format_names(list(frame.columns))
-        raise InputError(f"no row is labelled: {names} is blank in every row; label some rows")
-    num_columns = frame.shape[1]
-    if task == "classification" and num_columns > 1:
-        fix = "use one --target, or --task regression"
-        raise InputError(f"classification takes one target, not {num_columns}; {fix}")
-    if task == "auto" and num_columns == 1:
-        return _infer_targets(frame)
-    if task == "classification":
-        return _parse_classes(frame.iloc[:, 0])
-    return _parse_numbers(frame)
-
-
-def _infer_targets(frame: pd.DataFrame) -> Targets:
-    values = frame.iloc[:, 0]
-    bad_rows, present = _find_non_numeric(values), values.dropna()
-    numeric = values.drop(values.index[bad_rows]).dropna()
-    if 2 * len(bad_rows) > len(present) or not _is_continuous(numeric):
-        return _parse_classes(values)
-    if len(bad_rows):
-        raise _make_mixed_error(values, bad_rows, "target", "--task classification")
-    targets = _parse_numbers(frame)
-    numeric_note = f"target '{values.name}' is numeric ({present.nunique():,} distinct values)"
-    note = f"{numeric_note}: regression; use --task classification for classes"
-    return targets._replace(notes=(note, *targets.notes))
-
-
-def _is_continuous(values: pd.Series) -> bool:
-    """Return whether numbers have fractions, or too many distinct values to be classes."""
-    import pandas as pd
-
-    floats = pd.to_numeric(values).to_numpy(dtype=np.float64)
-    return bool((floats != np.floor(floats)).any() or len(np.unique(floats)) > MAX_INTEGER_CLASSES)
-
-
-def _parse_classes(values: pd.Series) -> Targets:
-    """Assign class numbers in the order of names, or of integers."""
-    cells = _to_category_names(values)
-    names = sorted(set(cells) - {""})
-    if len(names) == 1:
-        fix = "label rows of another class as well"
-        raise InputError(f"target '{values.name}' has only one class, '{names[0]}'; {fix}")
-    if len(names) > MAX_CLASSES:
-        counts = f"{len(names):,} classes, more than {MAX_CLASSES:,}"
-        fix = "choose a different --target, or use --task regression if it is numeric"
-        raise InputError(f"target '{values.name}' has {counts}; {fix}")
-    if all(INTEGER_PATTERN.fullmatch(name) for name in names):
-        names.sort(key=lambda name: (int(name), name))
-    class_index = {name: number for number, name in enumerate(names)}
-    labels = np.array([class_index.get(cell, -1) for cell in cells], dtype=np.int64)
-    return Targets(labels, tuple(names), _describe_classes(str(values.name), labels, names))
-
-
-def _describe_classes(target: str, labels: NDArray[np.int64], names: list[str]) -> tuple[str, ...]:
-    counts = np.bincount(labels[labels >= 0], minlength=len(names)).tolist()
-    class_counts = list(zip(names, counts, strict=True))
-    class_list = join_truncated([f"'{name}' ({count:,})" for name, count in class_counts])
-    title = f"target '{target}' has {len(names):,} classes: {class_list}"
-    singletons = format_names([name for name, count in class_counts if count == 1])
-    limit = f"classes with one label, which cannot be both trained and validated on: {singletons}"
-    suspicious = [
-        f"warning: {count:,} labels are '{name}'; if it means unlabelled, leave those cells blank"
-        for name, count in class_counts
-        if name.lower() in UNLABELED_WORDS
-    ]
-    notes = [*([limit] if singletons else []), *suspicious]
-    return (title, _describe_labeled(labels >= 0), *notes)
-
-
-def _describe_labeled(is_labeled: NDArray[np.bool_]) -> str:
-    if is_labeled.all():
-        return NO_UNLABELED_NOTE
-    num_labeled = int(is_labeled.sum())
-    num_unlabeled = len(is_labeled) - num_labeled
-    return f"{pluralize(num_labeled, 'labelled row')}, {num_unlabeled:,} unlabelled"
-
-
-def _parse_numbers(frame: pd.DataFrame) -> Targets:
-    """Read targets [N, D]; a row must have all of them or none."""
-    alternative = "use one --target with --task classification"
-    columns = [
-        to_floats(frame[name], role="target", alternative=alternative) for name in frame.columns
-    ]
-    labels = np.stack(columns, axis=1)
-    is_blank = np.isnan(labels)
-    is_partial = is_blank.any(axis=1) & ~is_blank.all(axis=1)
-    if is_partial.any():
-        row = int(is_partial.argmax())
-        name = frame.columns[int(is_blank[row].argmax())]
-        fix = "fill it in, or leave all targets of the row blank"
-        raise InputError(f"row {row + 1} has some targets, but '{name}' is blank; {fix}")
-    is_labeled = ~is_blank[:, 0]
-    if is_labeled.sum() < 2:
-        raise InputError("only one row is labelled; label more rows")
-    is_constant = np.ptp(labels[is_labeled], axis=0) == 0
-    constant_names = format_names([str(name) for name in frame.columns[is_constant]])
-    if is_constant.all():
-        fix = "choose a different --target"
-        raise InputError(f"target {constant_names} is constant over the labelled rows; {fix}")
-    notes = [_describe_labeled(is_labeled)]
-    if is_constant.any():
-        notes.append(f"targets that are constant over the labelled rows: {constant_names}")
-    return Targets(labels, None, tuple(notes))

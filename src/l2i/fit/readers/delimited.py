@@ -2,62 +2,76 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TextIO
 
 from l2i.data.datasets.imdb import allow_long_fields
 from l2i.errors import InputError
-from l2i.files.output import ProgressCallback, ignore_progress, report_progress
+from l2i.files.output import ProgressCallback, ignore_progress
 from l2i.files.safety import check_columns, check_regular_file, get_disk_usage
-from l2i.fit.formatting import format_names
-from l2i.fit.options import BLANK_MARKERS
+from l2i.fit.readers.cells import RawTable, clean_cells
 from l2i.fit.readers.columns import check_unique_names
 from l2i.fit.readers.parquet import read_parquet_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 MAX_CELLS = 20_000_000  # if lines may be short; a table of full lines has at most a cell per byte
 MAX_LINE_CHARS = 2**26  # of a header
 MIN_COLUMNS_ONE_PASS = 1000  # from here on pandas is faster with all lines at once
-SEPARATORS = (",", ";", "\t", "|")
+TAB = "\t"
+SEPARATORS = (",", ";", TAB, "|")
+SNIFFED_BYTES = 4096
+CONTROL_CODES = set(range(32)) - {*b"\t\n\v\f\r"}  # which are not in text
 TOO_MANY_FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
-class RawTable(NamedTuple):
-    """A table as it is in the file: columns of strings or of a numeric type, NaN where blank."""
-
-    frame: pd.DataFrame
-    notes: tuple[str, ...]
-
-
 def read_table(
-    path: Path, *, encoding: str, separator: str, progress: ProgressCallback = ignore_progress
+    path: Path,
+    *,
+    encoding: str = "auto",
+    separator: str = "auto",
+    missing: Sequence[str] = (),
+    check_names: Callable[[list[str]], None] = lambda names: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> RawTable:
-    """Read all rows and columns of a file; raise InputError if it has none."""
+    """Read all rows and columns of a file; raise InputError if it has none.
+
+    `check_names` is called with the names of the columns before the rows are read.
+    """
     if not check_regular_file(path).stat().st_size:
         raise InputError(f"{path} is empty; it needs a header and rows")
     if path.suffix.lower() == ".parquet":
-        table = RawTable(*read_parquet_frame(path))
+        frame, notes = read_parquet_frame(path)
+        check_names(list(frame.columns))
+        table = clean_cells(frame, progress, missing=missing)
+        table = table._replace(notes=(*notes, *table.notes))
     else:
-        table = _read_csv(path, encoding, separator, progress)
+        table = _read_csv(path, encoding, separator, missing, check_names, progress)
     if not len(table.frame):
         raise InputError(f"{path} has a header but no rows; add some")
     return table
 
 
-def _read_csv(path: Path, encoding: str, separator: str, progress: ProgressCallback) -> RawTable:
+def _read_csv(
+    path: Path,
+    encoding: str,
+    separator: str,
+    missing: Sequence[str],
+    check_names: Callable[[list[str]], None],
+    progress: ProgressCallback,
+) -> RawTable:
     import pandas as pd
 
-    file_encoding = _detect_encoding(path, encoding)
+    file_encoding, notes = _detect_encoding(path, encoding)
     try:
         delimiter = _detect_separator(path, file_encoding, separator)
-        num_columns = len(_read_header(path, file_encoding, delimiter))
+        names = _read_header(path, file_encoding, delimiter)
+        check_names(names)
+        num_columns = len(names)
         _check_row_lengths(path, file_encoding, delimiter, num_columns)
         frame = pd.read_csv(
             path,
@@ -84,11 +98,10 @@ def _read_csv(path: Path, encoding: str, separator: str, progress: ProgressCallb
         fix = "fix the header or the line"
         raise InputError(f"{path}, line 2: more cells than the header has columns; {fix}")
     frame.columns = [str(name).strip() for name in frame.columns]
-    table = _clean_cells(frame, progress, decimal_comma=delimiter != ",")
-    if delimiter == ",":
-        return table
-    delimiter_name = "tab" if delimiter == "\t" else repr(delimiter)
-    return table._replace(notes=(f"separator: {delimiter_name}", *table.notes))
+    if delimiter != ",":
+        notes += (f"separator: {'tab' if delimiter == TAB else repr(delimiter)}",)
+    table = clean_cells(frame, progress, missing=missing, decimal_comma=delimiter != ",")
+    return table._replace(notes=(*notes, *table.notes))
 
 
 def _make_parse_error(path: Path, message: str) -> InputError:
@@ -102,20 +115,47 @@ def _make_parse_error(path: Path, message: str) -> InputError:
     return InputError(f"{path}, line {line}: {problem}; {fix}")
 
 
-def _detect_encoding(path: Path, encoding: str) -> str:
-    """Return the encoding that the first bytes of the file prove, or else the requested one."""
+def _detect_encoding(path: Path, encoding: str) -> tuple[str, tuple[str, ...]]:
+    """Return the encoding that the bytes of the file prove, or else the requested one; and notes.
+
+    Text that is not UTF-8 is taken for Windows-1252, in which western spreadsheets save.
+    """
     with path.open("rb") as file:
-        first_bytes = file.read(3)
+        first_bytes = file.read(SNIFFED_BYTES)
     if first_bytes.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
-    is_utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    return "utf-8-sig" if is_utf8 or first_bytes == b"\xef\xbb\xbf" else encoding
+        return "utf-16", ()
+    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+        return "utf-8-sig", ()
+    if encoding.lower() != "auto":
+        return "utf-8-sig" if first_bytes.startswith(b"\xef\xbb\xbf") else encoding, ()
+    halves = first_bytes[::2], first_bytes[1::2]
+    for name, (text, zeros) in (("utf-16-le", halves), ("utf-16-be", halves[::-1])):
+        if 0 not in text and zeros.count(0) > 0.9 * len(zeros):
+            return name, (f"encoding: {name}",)
+    if _is_encoded(path, "utf-8") or CONTROL_CODES & set(first_bytes):  # no text at all
+        return "utf-8-sig", ()
+    name = next((name for name in ("cp1252", "latin-1") if _is_encoded(path, name)), "latin-1")
+    title = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}[name]
+    return name, (f"encoding: {title}, as the file is not UTF-8; choose another with --encoding",)
+
+
+def _is_encoded(path: Path, encoding: str) -> bool:
+    """Return whether all bytes of a file are text in an encoding."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    with path.open("rb") as file:
+        try:
+            for chunk in iter(partial(file.read, 2**20), b""):
+                decoder.decode(chunk)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return False
+    return True
 
 
 def _detect_separator(path: Path, encoding: str, separator: str) -> str:
     """Return the requested separator, or the most frequent one in the first line."""
     if separator != "auto":
-        delimiter = "\t" if separator in ("tab", "\\t") else separator
+        delimiter = TAB if separator in ("tab", "\\t") else separator
         if len(delimiter) != 1:
             fix = "use one, or 'tab' or 'auto'"
             raise InputError(f"--separator {separator!r} is not a single character; {fix}")
@@ -162,39 +202,3 @@ def _check_row_lengths(path: Path, encoding: str, separator: str, num_columns: i
     if num_rows > max_rows:
         problem = f"{num_columns:,} columns and many of its {num_rows:,} rows have fewer cells"
         raise InputError(f"{path} has {problem}; fix the header or the rows")
-
-
-def _clean_cells(
-    frame: pd.DataFrame, progress: ProgressCallback, *, decimal_comma: bool
-) -> RawTable:
-    """Strip spaces, replace blank markers by NaN and decimal commas by points."""
-    import pandas as pd
-
-    columns: dict[str, Any] = {}
-    blank_counts: dict[str, int] = {}
-    comma_columns: list[str] = []
-    names = list(frame.columns)
-    for name in report_progress(names, len(names), "read", progress, noun="columns"):
-        cells = frame[name].str.strip()
-        is_blank = cells.isin(BLANK_MARKERS)
-        if is_blank.any():
-            for marker, count in cells[is_blank & (cells != "")].value_counts().items():
-                blank_counts[marker] = blank_counts.get(marker, 0) + int(count)
-            cells = cells.mask(is_blank)
-        if decimal_comma and _has_decimal_commas(cells):
-            cells = cells.str.replace(",", ".", regex=False)
-            comma_columns.append(name)
-        columns[name] = cells
-    notes = []
-    if blank_counts:
-        items = [f"'{marker}' ({count:,})" for marker, count in sorted(blank_counts.items())]
-        notes.append(f"cells treated as blank: {', '.join(items)}")
-    if comma_columns:
-        notes.append(f"decimal commas read as decimal points: {format_names(comma_columns)}")
-    return RawTable(pd.DataFrame(columns, index=frame.index), tuple(notes))
-
-
-def _has_decimal_commas(cells: pd.Series) -> bool:
-    present = cells.dropna()
-    is_integer_or_comma = present.str.fullmatch(r"[+-]?\d+(,\d+)?")
-    return bool(is_integer_or_comma.all() and present.str.contains(",", regex=False).any())

@@ -13,7 +13,7 @@ from l2i.errors import InputError
 from l2i.files.npz import read_npz_arrays
 from l2i.files.safety import check_columns, check_memory, translate_any_error
 from l2i.fit.formatting import join_truncated
-from l2i.fit.readers.columns import TaskKind
+from l2i.fit.readers.targets import TaskKind
 
 if TYPE_CHECKING:
     import pandas as pd

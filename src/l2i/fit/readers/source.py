@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,20 +22,19 @@ from l2i.fit.artifact import RowPreview
 from l2i.fit.formatting import format_first_and_last, format_names, pluralize
 from l2i.fit.options import ReadOptions
 from l2i.fit.preprocess import Column, TablePreprocessor, TextPreprocessor
+from l2i.fit.readers.cells import RawTable
 from l2i.fit.readers.columns import (
     BLANK,
     ColumnKind,
-    Targets,
-    TaskKind,
     convert_columns,
     describe_blank_texts,
     find_blank,
     infer_columns,
-    read_targets,
     select_text_columns,
     to_strings,
 )
-from l2i.fit.readers.delimited import TABLE_SUFFIXES, RawTable, read_table
+from l2i.fit.readers.dates import format_date
+from l2i.fit.readers.delimited import TABLE_SUFFIXES, read_table
 from l2i.fit.readers.folders import list_class_files, list_image_files, resolve_listed_files
 from l2i.fit.readers.images import (
     Images,
@@ -49,6 +48,7 @@ from l2i.fit.readers.images import (
     read_new_array_images,
 )
 from l2i.fit.readers.npz import array_to_frame, parse_npz_targets, read_npz
+from l2i.fit.readers.targets import Targets, TaskKind, read_targets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,13 +60,15 @@ SavedOptions = dict[str, Any]
 
 SUFFIX_LIST = ", ".join((*TABLE_SUFFIXES, ".npz"))
 SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".ods")
-COLUMN_OPTIONS = ("target", "text", "category", "ignore", "id", "group", "image")
-TABLE_ONLY_OPTIONS = ("id", "image", "encoding", "separator")
+INPUT_OPTIONS = ("text", "category", "number", "ignore")
+COLUMN_OPTIONS = ("target", *INPUT_OPTIONS, "id", "group", "image")
+TABLE_ONLY_OPTIONS = ("id", "image", "encoding", "separator", "missing")
 IMAGE_ONLY_OPTIONS = ("size", "grey", "landmarks", "skip_unreadable")
 TABLE_TYPES = {
     "layout": str,
     "encoding": str,
     "separator": str,
+    "missing": list | tuple,
     "id": str | None,
     "image": str | None,
 }
@@ -108,6 +110,8 @@ class Source(InputRows):
     """The pretrained network that reads a table of texts, if any."""
     groups: NDArray[np.str_] | None = None
     """[N], of a table: rows of one group belong together."""
+    date_formats: Mapping[str, str] = field(default_factory=dict)
+    """How the dates of columns are written."""
 
     @property
     def is_table(self) -> bool:
@@ -142,8 +146,8 @@ class Source(InputRows):
             return hash_strings(
                 [hash_arrays(self.inputs[c]) for c in chunks] + [hash_arrays(*sizes)]
             )
-        numbers = [name for name, kind in self.kinds.items() if kind == "number"]
-        words = [name for name, kind in self.kinds.items() if kind != "number"]
+        numbers = [name for name, kind in self.kinds.items() if kind in ("number", "date")]
+        words = [name for name in self.kinds if name not in numbers]
         columns = [hash_strings(self.inputs[name].iloc[rows]) for name in words]
         values = hash_arrays(self.inputs[numbers].to_numpy(np.float64)[rows], *sizes)
         return hash_strings([*numbers, values, *words, *columns])
@@ -160,6 +164,8 @@ class Source(InputRows):
 def _format_cell(cell: Any, kind: ColumnKind) -> str:
     if kind == "number":
         return "" if np.isnan(cell) else format(float(cell), ".6g")
+    if kind == "date":
+        return format_date(float(cell))
     max_chars = MAX_TEXT_CHARS if kind == "text" else MAX_CELL_CHARS
     text = str(cell)
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
@@ -251,7 +257,7 @@ def _resolve_path(path: str) -> tuple[Path, PathKind]:
 def _read_table_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
     _check_unused_options(options, IMAGE_ONLY_OPTIONS, "images")
     if options.encoder is not None:
-        _check_unused_options(options, ("category",), "tables without --encoder")
+        _check_unused_options(options, ("category", "number"), "tables without --encoder")
         if not options.text:
             raise InputError("--encoder needs text columns; name them with --text")
     table = _read_labeled_table(path, options, progress)
@@ -273,7 +279,9 @@ def _read_groups(frame: pd.DataFrame, column: str | None) -> NDArray[np.str_] | 
 
 
 def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
-    _check_unused_options(options, ("text", "encoder", "category"), "tables without --image")
+    _check_unused_options(
+        options, ("text", "encoder", "category", "number"), "tables without --image"
+    )
     frame, notes = _read_labeled_table(path, options, progress)
     labels = frame[list(options.target)]
     targets, ids = read_targets(labels, options.task), _get_row_ids(frame, options.id)
@@ -289,18 +297,24 @@ def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallba
 
 
 def _read_labeled_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> RawTable:
-    encoding, separator = options.encoding, options.separator
-    table = read_table(path, encoding=encoding, separator=separator, progress=progress)
-    columns = list(table.frame.columns)
-    if not options.target:
-        actual = f"it has {format_first_and_last(columns)}"
-        raise InputError(f"--target must name the column of {path} with the labels; {actual}")
-    _check_named_columns(options, columns, path)
-    return table
+    def check_names(columns: list[str]) -> None:
+        if not options.target:
+            actual = f"it has {format_first_and_last(columns)}"
+            raise InputError(f"--target must name the column of {path} with the labels; {actual}")
+        _check_named_columns(options, columns, path)
+
+    return read_table(
+        path,
+        encoding=options.encoding,
+        separator=options.separator,
+        missing=options.missing,
+        check_names=check_names,
+        progress=progress,
+    )
 
 
 def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
-    table_options = ("target", "text", "encoder", "category", "ignore", *TABLE_ONLY_OPTIONS)
+    table_options = ("target", "encoder", *INPUT_OPTIONS, *TABLE_ONLY_OPTIONS)
     _check_unused_options(options, table_options, "tables")
     if options.task == "regression" or options.landmarks == "yes":
         fix = "for other targets, use a CSV of image paths with --image COLUMN"
@@ -326,7 +340,7 @@ def _read_array_source(path: Path, options: ReadOptions, progress: ProgressCallb
         inputs = frame.drop(columns=list(options.ignore))
         names = tuple(labels.columns)
         return _make_table_source(inputs, ids, options, targets, names, (), progress)
-    _check_unused_options(options, ("category", "ignore"), "tables")
+    _check_unused_options(options, ("category", "number", "ignore"), "tables")
     numbers = targets.given_labels if targets.classes is None else None
     images = read_array_images(x, path, options, numbers)
     return _make_image_source(images, ids, options, "arrays", labels, task, ())
@@ -342,7 +356,7 @@ def _make_table_source(
     progress: ProgressCallback,
 ) -> Source:
     if options.encoder is None:
-        kinds = {"text": options.text, "category": options.category}
+        kinds = {"text": options.text, "category": options.category, "number": options.number}
         inputs = infer_columns(frame, **kinds, progress=progress)
         hints = [f"text becomes TF-IDF features; {ENCODER_HINT}"] if options.text else []
     else:
@@ -359,6 +373,7 @@ def _make_table_source(
         notes=_flatten_notes(title, *notes, *targets.notes, *inputs.notes, *hints),
         options=_collect_saved_options(options, "table"),
         encoder=options.encoder,
+        date_formats=inputs.date_formats,
     )
 
 
@@ -409,16 +424,22 @@ def _read_new_table(
     preprocessor: TablePreprocessor | TextPreprocessor,
 ) -> InputRows:
     frame, notes = _read_unlabeled_table(path, path_kind, saved)
-    columns = preprocessor.columns
-    missing = [column.name for column in columns if column.name not in frame.columns]
+    columns: dict[str, Column] = {}
+    for column in preprocessor.columns:  # of a date there are several, alike in what is read
+        columns.setdefault(column.name, column)
+    missing = [name for name in columns if name not in frame.columns]
     if missing:
         count, pronoun = pluralize(len(missing), "column"), "it" if len(missing) == 1 else "them"
         problem = f"lacks {count} that the model was trained with: {format_names(missing)}"
         raise InputError(f"{path} {problem}; add {pronoun}, blank if unknown")
     ids, id_notes = _get_new_row_ids(frame, saved)
-    inputs = convert_columns(frame, {column.name: column.kind for column in columns})
+    kinds = {name: column.raw_kind for name, column in columns.items()}
+    date_formats = {name: column.date_format for name, column in columns.items()}
+    inputs = convert_columns(frame, kinds, date_formats)
     cell_notes = [
-        note for column in columns for note in _describe_new_cells(column, inputs[column.name])
+        note
+        for name, column in columns.items()
+        for note in _describe_new_cells(column, inputs[name])
     ]
     if isinstance(preprocessor, TextPreprocessor):
         cell_notes += describe_blank_texts(preprocessor.count_blank(inputs))
@@ -427,7 +448,12 @@ def _read_new_table(
 
 def _read_unlabeled_table(path: Path, path_kind: PathKind, saved: SavedOptions) -> RawTable:
     if path_kind == "table":
-        return read_table(path, encoding=saved["encoding"], separator=saved["separator"])
+        return read_table(
+            path,
+            encoding=saved["encoding"],
+            separator=saved["separator"],
+            missing=saved.get("missing", ()),
+        )
     if path_kind != "npz":
         fix = f"use a file that ends in {SUFFIX_LIST}"
         raise InputError(f"{path} is not a table, but the model was trained on one; {fix}")
@@ -529,10 +555,11 @@ def _check_named_columns(options: ReadOptions, columns: Sequence[str], path: Pat
         value = getattr(options, option)
         for name in (value,) if isinstance(value, str) else value or ():
             if name not in columns:
-                matches = get_close_matches(name, columns, n=1)
-                hint = f"it has {format_names(columns)}"
+                by_lower = {column.lower(): column for column in columns}
+                matches = get_close_matches(name.lower(), by_lower, n=1)
+                hint = f"it has {format_first_and_last(columns)}"
                 if matches:
-                    hint = f"perhaps you meant '{matches[0]}'"
+                    hint = f"perhaps you meant '{by_lower[matches[0]]}'"
                 raise InputError(f"--{option} '{name}': {path} has no such column; {hint}")
             if name in option_by_column:
                 both = f"--{option_by_column[name]} and --{option}"

@@ -1,0 +1,182 @@
+"""Clean the cells of a table: blanks, words for missing numbers, units and decimal commas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from l2i.files.output import ProgressCallback, report_progress
+from l2i.fit.formatting import format_names, join_truncated
+from l2i.fit.options import BLANK_MARKERS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING_WORDS = (  # for numbers; among categories such a word may be one of them
+    "-",
+    "--",
+    ".",
+    "*",
+    "n.a.",
+    "na",
+    "none",
+    "missing",
+    "unknown",
+    "not available",
+    "#value!",
+    "#div/0!",
+    "#ref!",
+)
+MAX_SAMPLE = 1000  # words that tell whether a column has units
+UNITS = r"[$€£¥₹%]|USD|EUR|GBP|CHF|JPY"
+NUMBER_PATTERNS = {  # by whether a comma starts the decimals
+    False: r"\d{1,3}(?:[,' ]\d{3})+(?:\.\d+)?|\d*\.?\d+|\d+\.",
+    True: r"\d{1,3}(?:[.' ]\d{3})+(?:,\d+)?|\d*,?\d+|\d+,",
+}
+SEPARATOR_PATTERNS = {False: r"[,' ]", True: r"[.' ]"}
+WITH_UNIT = (
+    r"^(?P<debit>\()?(?P<sign>[+-]?)\s*(?P<before>{units})?\s*(?P<inner>[+-]?)(?P<number>{number})"
+    r"\s*(?P<after>{units})?\)?$"
+)
+
+
+class RawTable(NamedTuple):
+    """A table as it is in the file: columns of strings or of a numeric type, NaN where blank."""
+
+    frame: pd.DataFrame
+    notes: tuple[str, ...]
+
+
+def clean_cells(
+    frame: pd.DataFrame,
+    progress: ProgressCallback,
+    *,
+    missing: Sequence[str] = (),
+    decimal_comma: bool = False,
+) -> RawTable:
+    """Strip cells, and make numbers of those that are meant as such; NaN where blank.
+
+    `missing` are further cells that count as blank.
+    """
+    import pandas as pd
+
+    columns: dict[str, Any] = {}
+    blank_counts: dict[str, int] = {}
+    comma_columns: list[str] = []
+    examples: list[str] = []
+    names = list(frame.columns)
+    for name in report_progress(names, len(names), "read", progress, noun="columns"):
+        cells = _mask_blanks(frame[name], missing, blank_counts)
+        if cells.dtype == object:
+            if decimal_comma and _has_decimal_commas(cells):
+                cells = cells.str.replace(",", ".", regex=False)
+                comma_columns.append(name)
+            without = remove_units(cells, decimal_comma=decimal_comma)
+            if without is not None:
+                row = (without != cells).to_numpy().nonzero()[0][0]
+                examples.append(f"'{name}' ('{cells.iloc[row]}' is {without.iloc[row]})")
+                cells = without
+            cells = _mask(cells, _find_missing_words(cells), blank_counts)
+        columns[name] = cells
+    notes = []
+    if blank_counts:
+        items = [f"'{marker}' ({count:,})" for marker, count in sorted(blank_counts.items())]
+        notes.append(f"cells treated as blank: {', '.join(items)}")
+    if comma_columns:
+        notes.append(f"decimal commas read as decimal points: {format_names(comma_columns)}")
+    if examples:
+        notes.append(f"read as numbers: {join_truncated(examples)}")
+    return RawTable(pd.DataFrame(columns, index=frame.index), tuple(notes))
+
+
+def _mask_blanks(cells: pd.Series, missing: Sequence[str], counts: dict[str, int]) -> pd.Series:
+    """Strip strings, and replace the markers of blank cells by NaN."""
+    import pandas as pd
+
+    is_string = not pd.api.types.is_numeric_dtype(cells.dtype)
+    if is_string:
+        cells = cells.astype(object).str.strip()
+    is_blank = cells.isin((*BLANK_MARKERS, *missing)) if is_string else cells.isna()
+    numbers = [float(marker) for marker in missing if _is_number(marker)]
+    if numbers:
+        is_blank |= pd.to_numeric(cells, errors="coerce").isin(numbers)
+    return _mask(cells, is_blank, counts)
+
+
+def _mask(cells: pd.Series, is_blank: pd.Series, counts: dict[str, int]) -> pd.Series:
+    """Replace cells by NaN, and count what stood there."""
+    is_blank = is_blank.fillna(False).astype(bool)
+    if not is_blank.any():
+        return cells
+    for marker, count in cells[is_blank & cells.notna() & (cells != "")].value_counts().items():
+        counts[str(marker)] = counts.get(str(marker), 0) + int(count)
+    return cells.mask(is_blank)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_decimal_commas(cells: pd.Series) -> bool:
+    present = cells[~_is_missing_word(cells)].dropna()
+    is_integer_or_comma = present.str.fullmatch(r"[+-]?\d+(,\d+)?")
+    return bool(is_integer_or_comma.all() and present.str.contains(",", regex=False).any())
+
+
+def _is_missing_word(cells: pd.Series) -> pd.Series:
+    return cells.str.lower().isin(MISSING_WORDS)
+
+
+def _find_non_numbers(cells: pd.Series) -> pd.Series:
+    """Return the cells that are neither blank nor numbers."""
+    import pandas as pd
+
+    return cells[cells.notna() & pd.to_numeric(cells, errors="coerce").isna()]
+
+
+def _find_missing_words(cells: pd.Series) -> pd.Series:
+    """Return which cells stand for missing numbers: words in a column of numbers otherwise."""
+    others = _find_non_numbers(cells)
+    is_word = _is_missing_word(others) if len(others) else others.isna()
+    if not is_word.all() or len(others) == cells.count():
+        is_word &= False
+    return is_word.reindex(cells.index, fill_value=False)
+
+
+def remove_units(cells: pd.Series, *, decimal_comma: bool = False) -> pd.Series | None:
+    """Return a column without currencies, per cent signs and thousands separators.
+
+    None if it has none of them, if less than half of its other words are such numbers, or if
+    their units differ. Other cells stay as they are.
+    """
+    words = _find_non_numbers(cells)
+    if not len(words):
+        return None
+    pattern = re.compile(
+        WITH_UNIT.format(units=UNITS, number=NUMBER_PATTERNS[decimal_comma]), re.IGNORECASE
+    )
+    if words.head(MAX_SAMPLE).str.extract(pattern)["number"].isna().all():
+        return None
+    present = cells.dropna()
+    parts = present.str.extract(pattern)
+    found = parts[parts["number"].notna()]
+    if 2 * len(found) <= len(present):
+        return None
+    separator = SEPARATOR_PATTERNS[decimal_comma]
+    units = found["before"].fillna(found["after"]).str.upper()
+    if units.isna().all() and not found["number"].str.contains(separator).any():
+        return None
+    is_percent = units == "%"
+    if units.nunique() > 1 or (is_percent.any() and not is_percent.all()):
+        return None
+    digits = found["number"].str.replace(separator, "", regex=True)
+    digits = digits.str.replace(",", ".", regex=False)
+    is_negative = found["debit"].notna() | (found["sign"] == "-") | (found["inner"] == "-")
+    converted = cells.copy()
+    converted[found.index] = digits.where(~is_negative, "-" + digits)
+    return converted

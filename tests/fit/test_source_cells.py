@@ -1,0 +1,94 @@
+"""Cells of a table as people write them: money, shares, words for missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from user_data import read, written
+
+from l2i.fit.readers.cells import clean_cells, remove_units
+
+
+def column(*cells: str | None) -> pd.Series:
+    return pd.Series(cells, dtype=object, name="c")
+
+
+def clean(*cells: str | None, **options: object) -> list[object]:
+    frame = pd.DataFrame({"c": column(*cells)})
+    table = clean_cells(frame, lambda line: None, **options)  # type: ignore[arg-type]
+    return [None if pd.isna(cell) else cell for cell in table.frame["c"]]
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (("$1,234.50", "-$20", "($7.25)", "$ 3"), ["1234.50", "-20", "-7.25", "3"]),
+        (("45%", "7.5 %", "-3%"), ["45", "7.5", "-3"]),
+        (("1 234 €", "5€", "20,000.5 €"), ["1234", "5", "20000.5"]),
+        (("EUR 12", "3 eur"), ["12", "3"]),
+        (("1,234", "12", "1,234,567.8"), ["1234", "12", "1234567.8"]),
+        (("1'234", "2'000'000"), ["1234", "2000000"]),
+        (("5", "$6", None), ["5", "6", None]),
+    ],
+)
+def test_money_shares_and_thousands_are_numbers(
+    cells: tuple[str, ...], numbers: list[str | None]
+) -> None:
+    assert clean(*cells) == numbers
+
+
+def test_points_separate_thousands_where_commas_separate_decimals() -> None:
+    cells = ("1.234,50 €", "20 €", "-7,25 €")
+    assert clean(*cells, decimal_comma=True) == ["1234.50", "20", "-7.25"]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ("$5", "5€"),  # what they are worth depends on the day
+        ("5%", "0.05"),  # not both a share and a per cent
+        ("a", "$5", "b", "c"),
+        ("1,2", "3,4"),  # a list, or decimals of another country
+        ("12-34", "56-78"),
+        ("12 kg", "3 kg"),
+        ("7", "8"),
+    ],
+)
+def test_other_words_stay_as_they_are(cells: tuple[str, ...]) -> None:
+    assert remove_units(column(*cells)) is None
+    assert clean(*cells) == list(cells)
+
+
+def test_words_for_missing_are_blank_among_numbers_and_categories_elsewhere() -> None:
+    assert clean("1", "unknown", "-", "2.5", "n.a.") == ["1", None, None, "2.5", None]
+    assert clean("$1", "missing", "$2") == ["1", None, "2"]
+    assert clean("red", "unknown", "blue") == ["red", "unknown", "blue"]
+    assert clean("unknown", "-") == ["unknown", "-"]
+    assert clean("1", "unknown", "many") == ["1", "unknown", "many"]
+
+
+def test_markers_of_the_user_are_blank_in_every_column() -> None:
+    assert clean("1", "-1", "-1.0", "-10", missing=("-1",)) == ["1", None, None, "-10"]
+    assert clean("a", "unknown", missing=("unknown",)) == ["a", None]
+    frame = pd.DataFrame({"n": [1.0, -999.0, 3.0]})
+    cleaned = clean_cells(frame, lambda line: None, missing=("-999",))
+    assert cleaned.frame["n"].isna().tolist() == [False, True, False]
+    assert cleaned.notes == ("cells treated as blank: '-999.0' (1)",)
+
+
+def test_what_was_read_as_numbers_is_said_with_an_example(tmp_path: Path) -> None:
+    rows = [f'"${i},000",{i % 7}%,{"ab"[i % 2]}\n' for i in range(1, 31)]
+    source = read(written(tmp_path / "a.csv", "price,share,y\n" + "".join(rows)), "y")
+    assert source.kinds == {"price": "number", "share": "number"}
+    assert "read as numbers: 'price' ('$1,000' is 1000), 'share' ('1%' is 1)" in source.notes
+    assert source.inputs["price"].tolist()[:2] == [1000.0, 2000.0]
+
+
+def test_truth_values_are_categories_however_they_are_written(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{i % 5},{['yes', 'no', 'TRUE', 'False'][i % 4]},{'ab'[i % 2]}\n" for i in range(20)
+    )
+    source = read(written(tmp_path / "a.csv", f"x,flag,y\n{rows}"), "y")
+    assert source.kinds["flag"] == "category"

@@ -182,8 +182,27 @@ def test_numbers_and_categories_of_a_frame_are_encoded_inside():
     assert np.isfinite(model.predict_proba(new)).all()  # a new category treated as unknown
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame.rename(columns={"old": "young"}))
-    with pytest.raises(InputError, match="'alcohol' contains NaN; fill it"):
+    with pytest.raises(InputError, match="column 'alcohol' is blank in every row; drop it"):
         L2IClassifier(**QUICK).fit(frame.assign(alcohol=np.nan), y)
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_blank_inputs_become_the_mean_and_are_flagged(as_frame):
+    """As `l2i fit` does: whether a cell is blank says the class here."""
+    x, y, truth = wine()
+    x = x.copy()
+    x[truth == 2, 3] = np.nan
+    names = [f"x{i}" for i in range(x.shape[1])]
+    table = pd.DataFrame(x, columns=names).assign(place="here") if as_frame else x
+    model = L2IClassifier(candidates=["logistic-regression"], random_state=0).fit(table, y)
+    assert (model.predict(table) == truth)[truth == 2].all()
+    column = model.inputs_.columns[3]
+    assert column.blanks and column.mean == pytest.approx(np.nanmean(x[:, 3]))
+    assert column.std == pytest.approx(np.nanstd(x[:, 3]))
+    whole = table.assign(x0=np.nan) if as_frame else np.where(np.arange(13) == 0, np.nan, x)
+    assert np.isfinite(model.predict_proba(whole)).all()  # blank where no training row was
+    with pytest.raises(ValueError, match="infinity"):
+        model.fit(table.assign(x0=np.inf) if as_frame else np.where(np.isnan(x), np.inf, x), y)
 
 
 def test_columns_are_encoded_as_an_oracle_does():

@@ -64,7 +64,8 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
 
         Args:
             X: A table [N, F] of numbers, a DataFrame of numbers and categories, or images [N, H, W]
-                or [N, C, H, W], which are quantised to 256 grey levels.
+                or [N, C, H, W], which are quantised to 256 grey levels. NaN among the numbers of a
+                table becomes the column's mean, marked by an additional input.
             y: Class labels [N]; −1 (among strings: None or NaN) for an unlabelled row.
             sample_weight: How often each row is drawn, relative to the others, [N].
 

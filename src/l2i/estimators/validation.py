@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from l2i.errors import InputError
 from l2i.fit import preprocess
-from l2i.fit.preprocess import ImagePreprocessor, TablePreprocessor
+from l2i.fit.preprocess import ImagePreprocessor, TableEncoder, TablePreprocessor
 from l2i.fit.readers.columns import ColumnKind, to_floats
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def validate_features(
             problem = "X must be a DataFrame with the fitted columns"
             raise InputError(f"{problem}, as some of them are categories")
         return _validate_frame(estimator, x, reset=reset)
-    return np.asarray(validate_data(estimator, x, dtype=np.float64, reset=reset))
+    finite = {"ensure_all_finite": "allow-nan"}
+    return np.asarray(validate_data(estimator, x, dtype=np.float64, reset=reset, **finite))
 
 
 def _is_number(dtype: Any) -> bool:
@@ -118,7 +120,7 @@ def _is_number(dtype: Any) -> bool:
 
 
 def _validate_frame(estimator: BaseEstimator, x: pd.DataFrame, *, reset: bool) -> pd.DataFrame:
-    """Return a frame with strings as column names; numbers must not be missing."""
+    """Return a frame with strings as column names; numbers must not be infinite."""
     if not len(x):
         raise InputError("Found array with 0 sample(s); X needs at least one row")
     if not x.columns.is_unique:
@@ -126,9 +128,8 @@ def _validate_frame(estimator: BaseEstimator, x: pd.DataFrame, *, reset: bool) -
     validate_data(estimator, x, skip_check_array=True, reset=reset)
     table = x.set_axis([str(name) for name in x.columns], axis=1)
     for name in table.columns:
-        if _is_number(table[name].dtype) and np.isnan(to_floats(table[name])).any():
-            fix = "fill it first, for example with scikit-learn's SimpleImputer"
-            raise InputError(f"column '{name}' contains NaN; {fix}")
+        if _is_number(table[name].dtype):
+            to_floats(table[name])  # raises for infinities
     return table
 
 
@@ -155,15 +156,12 @@ def fit_inputs(x: pd.DataFrame | NDArray[Any], weight: NDArray[np.float64]) -> E
     """Fit the preprocessing of such rows."""
     if isinstance(x, np.ndarray) and x.ndim == 4:
         return ImagePreprocessor.fit(x)
-    columns = []
     if isinstance(x, np.ndarray):
-        mean, std = preprocess.compute_mean_std(x, weight, "X")
-        for i, (m, s) in enumerate(zip(mean.tolist(), std.tolist(), strict=True)):
-            columns.append(preprocess.Column(name=f"x{i}", kind="number", mean=m, std=s))
-    else:
-        for name in x.columns:
-            kind: ColumnKind = "number" if _is_number(x[name].dtype) else "category"
-            columns.append(preprocess.fit_column(x[name], kind, weight))
+        return TablePreprocessor(columns=preprocess.fit_numbers(x, weight))
+    columns = []
+    for name in x.columns:
+        kind: ColumnKind = "number" if _is_number(x[name].dtype) else "category"
+        columns.append(preprocess.fit_column(x[name], kind, weight))
     return TablePreprocessor(columns=tuple(columns))
 
 
@@ -174,6 +172,5 @@ def encode_features(inputs: EstimatorInputs, x: pd.DataFrame | NDArray[Any]) -> 
         return inputs.to_grey_levels(x)
     if not isinstance(x, np.ndarray):
         return inputs(x)
-    mean = np.array([column.mean for column in inputs.columns])
-    std = np.array([column.std for column in inputs.columns])
-    return np.asarray((x - mean) / std, dtype=np.float32)
+    encoder = TableEncoder(inputs, torch.float64)
+    return np.asarray(encoder(numbers=torch.from_numpy(x)).numpy())

@@ -115,6 +115,23 @@ def fit_column(
     return Column(name=name, kind=kind, mean=float(mean), std=float(std), blanks=not present.all())
 
 
+def fit_numbers(x: NDArray[np.float64], weight: NDArray[np.float64]) -> tuple[Column, ...]:
+    """Fit the encodings of an array's columns [N, F], named x0, x1, …; NaN where blank."""
+    is_blank = np.isnan(x)
+    if is_blank.all(axis=0).any():
+        raise InputError(f"column 'x{is_blank.all(axis=0).argmax()}' is NaN in every row; drop it")
+    has_blanks = is_blank.any(axis=0)
+    mean, std = compute_mean_std(np.where(has_blanks, 0.0, x), weight, "X")
+    for i in np.flatnonzero(has_blanks).tolist():
+        present = ~is_blank[:, i]
+        mean[i], std[i] = compute_mean_std(x[present, i], weight[present], f"x{i}")
+    facts = zip(mean.tolist(), std.tolist(), has_blanks.tolist(), strict=True)
+    return tuple(
+        Column(name=f"x{i}", kind="number", mean=m, std=s, blanks=b)
+        for i, (m, s, b) in enumerate(facts)
+    )
+
+
 def fit_date_columns(values: pd.Series, date_format: str) -> list[Column]:
     """Fit the encodings of dates, given as days: elapsed time, and the parts that vary."""
     import pandas as pd

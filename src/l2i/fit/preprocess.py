@@ -120,7 +120,7 @@ def fit_numbers(x: NDArray[np.float64], weight: NDArray[np.float64]) -> tuple[Co
     is_blank = np.isnan(x)
     if is_blank.all(axis=0).any():
         raise InputError(f"column 'x{is_blank.all(axis=0).argmax()}' is NaN in every row; drop it")
-    has_blanks = is_blank.any(axis=0)
+    has_blanks: NDArray[np.bool_] = np.any(is_blank, axis=0)
     mean, std = compute_mean_std(np.where(has_blanks, 0.0, x), weight, "X")
     for i in np.flatnonzero(has_blanks).tolist():
         present = ~is_blank[:, i]

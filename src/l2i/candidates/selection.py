@@ -55,6 +55,15 @@ class Selection:
         first: Floats = _average(self.rows, [self.scores[n].outputs for n in self.chosen])[0]
         return first
 
+    @property
+    def loss(self) -> float:
+        """Return the mean loss of what was chosen, by which it was chosen; NaN without folds."""
+        if not self.folds:
+            return float("nan")
+        averaged = _average(self.rows, [self.scores[n].outputs for n in self.chosen])
+        losses = np.mean([compute_losses(self.rows, values) for values in averaged], axis=0)
+        return float(np.average(losses, weights=self.rows.weight))
+
     def compute_errors(self) -> dict[str, float]:
         """Return the share of wrong classes of each candidate, or its mean squared error."""
         scores = self.scores if self.folds else {}

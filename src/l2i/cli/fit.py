@@ -90,16 +90,18 @@ def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:
 
     split = "cross-validation" if fitted.num_folds else "validation"
     has_test = not fitted.model or any(c.test_metric is not None for c in fitted.candidates)
-    test_title = [f"test {fitted.metric_name}"] if has_test else []
-    table = [["", f"{split} {fitted.metric_name}", *test_title, "seconds", ""]]
+    has_loss = bool(fitted.num_folds) and fitted.classes is not None
+    titles = ["loss"] * has_loss + [f"test {fitted.metric_name}"] * has_test
+    table = [["", f"{split} {fitted.metric_name}", *titles, "seconds", ""]]
     for c in fitted.candidates:
-        test = [_format_value(c.test_metric)] if has_test else []
+        loss = [f"{c.validation_cost:.3f}"] * has_loss
+        test = [_format_value(c.test_metric)] * has_test
         marker = "selected" if c.name == fitted.selected_name else ""
-        values = [_format_value(c.validation_metric), *test, f"{c.seconds:.1f}", marker]
+        values = [_format_value(c.validation_metric), *loss, *test, f"{c.seconds:.1f}", marker]
         table.append([c.title, *values])
     verdict, imputations = build_verdict(fitted, rows), impute_rows(fitted, rows)
     sentences = [f"{sentence.claim}:\n  {sentence.facts}" for sentence in verdict.sentences]
-    lines = align_columns(table, alignment="<" + ">" * (2 + has_test) + "<")
+    lines = align_columns(table, alignment="<" + ">" * (2 + has_loss + has_test) + "<")
     lead = build_lead(fitted, rows, imputations)
     selection = [verdict.selection] if verdict.selection else []
     print_lines(*lines, "", *sentences, *selection, "", *lead)

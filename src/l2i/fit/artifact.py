@@ -48,7 +48,7 @@ class Candidate:
     validation_metric: float
     """Metric on the validation rows, or of cross-validation; lower is better. NaN if unknown."""
     validation_cost: float
-    """Mean loss on the validation rows; NaN if it was not computed."""
+    """Mean loss on the validation rows, or of cross-validation; NaN if it was not computed."""
     test_metric: float | None
     """Metric on the test rows, if there are any; nothing is selected by it."""
     steps: int

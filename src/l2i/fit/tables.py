@@ -314,13 +314,15 @@ def _list_candidates(
         values = outputs.by_candidate.get(name)
         metric = float("nan") if values is None else measure(values, is_labeled)
         level, title = int(score.candidate.level), score.candidate.title
-        candidates.append(_make_candidate(name, title, metric, score.seconds, level))
+        loss = float("nan") if values is None else score.loss
+        candidates.append(_make_candidate(name, title, metric, loss, score.seconds, level))
     if selection.name == AVERAGE_NAME:
         values = outputs.final.copy()
         values[is_labeled] = _average_members(selection, choice, data)
         metric = measure(values, is_labeled)
         title, level = selection.title, int(selection.level)
-        candidates.append(_make_candidate(AVERAGE_NAME, title, metric, 0.0, level))
+        loss = selection.loss
+        candidates.append(_make_candidate(AVERAGE_NAME, title, metric, loss, 0.0, level))
     is_test = data.split_names == "test"
     if not is_test.any():
         return tuple(candidates)
@@ -338,12 +340,14 @@ def _average_members(selection: Selection, choice: TableChoice, data: PreparedDa
     return np.asarray(values * choice.std + choice.mean + data.offset)
 
 
-def _make_candidate(name: str, title: str, metric: float, seconds: float, level: int) -> Candidate:
+def _make_candidate(
+    name: str, title: str, metric: float, loss: float, seconds: float, level: int
+) -> Candidate:
     return Candidate(
         name=name,
         title=title,
         validation_metric=metric,
-        validation_cost=float("nan"),
+        validation_cost=loss,
         test_metric=None,
         steps=0,
         seconds=seconds,

@@ -11,6 +11,7 @@ from typing import Any
 from l2i.errors import DamagedFile
 from l2i.files.output import check_output_file, translate_write_errors, write_atomic, write_output
 from l2i.fit.artifact import (
+    FINAL,
     REPORT_FILE,
     Candidate,
     FitArtifact,
@@ -39,7 +40,7 @@ from l2i.fit.report.confidence import (
     make_cards,
 )
 from l2i.fit.report.lead import build_lead
-from l2i.fit.report.verdict import build_verdict
+from l2i.fit.report.verdict import build_verdict, compute_balanced_error
 from l2i.training.run_dir import read_result
 
 SPLIT_CAPTIONS = {
@@ -136,8 +137,10 @@ def _build_metrics(fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
     estimates = {split: _estimate_stored(fitted, rows, split) for split in ("validation", "test")}
     has_test = any(c.test_metric is not None for c in fitted.candidates)
     header = ["Validation", "Test", "Steps", "Seconds"]
+    has_loss = bool(fitted.num_folds) and fitted.classes is not None
     if fitted.model is not None:
-        header = ["Cross-validation", *(["Test"] if has_test else []), "Seconds"]
+        header = ["Cross-validation", *(["Mean over classes", "Loss"] if has_loss else [])]
+        header += [*(["Test"] if has_test else []), "Seconds"]
     num_rows = int(mask_known_labels(fitted, rows, "validation").sum())
     table = []
     for c in fitted.candidates:
@@ -148,7 +151,8 @@ def _build_metrics(fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
         if fitted.model is None:
             cells += [f"{c.steps:,}", f"{c.seconds:,.0f}"]
         else:
-            cells = [cells[0], *(cells[1:] if has_test else []), f"{c.seconds:,.1f}"]
+            more = _format_class_metrics(c, fitted, rows) if has_loss else []
+            cells = [cells[0], *more, *(cells[1:] if has_test else []), f"{c.seconds:,.1f}"]
         table.append({"name": c.name, "title": c.title, "cells": cells})
     charts = []
     for split in ("test", "validation"):
@@ -165,6 +169,13 @@ def _build_metrics(fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
         "errors": any(estimates.values()),
         "num_rows": pluralize(num_rows, "row"),
     }
+
+
+def _format_class_metrics(candidate: Candidate, fitted: FitArtifact, rows: FitRows) -> list[str]:
+    """Format the mean error over classes, and the loss by which candidates are compared."""
+    is_final = candidate.name not in rows.outputs  # an average, whose outputs are the final ones
+    balanced = compute_balanced_error(fitted, rows, FINAL if is_final else candidate.name)
+    return [format_metric(balanced, fitted.metric_name), f"{candidate.validation_cost:.3f}"]
 
 
 def _estimate_stored(fitted: FitArtifact, rows: FitRows, split: str) -> dict[str, Estimate]:

@@ -13,10 +13,9 @@ from l2i.fit.formatting import format_percent, pluralize
 from l2i.fit.impute import Imputations
 from l2i.fit.report.comparison import describe_heldout, estimate_metrics, mask_known_labels
 from l2i.fit.report.confidence import compute_confidence
-from l2i.fit.report.verdict import build_verdict
+from l2i.fit.report.verdict import MAX_CLASS_RATIO, build_verdict
 
 MAX_SHIFT_AUC = 0.7  # ROC AUC
-MAX_CLASS_RATIO = 3.0  # largest class / smallest
 MAX_LABEL_SHIFT = 0.2  # total variation between labelled and imputed shares
 MAX_CLASS_SHARE = 0.95  # of imputed labels in one class
 MIN_OTHERS_RATIO = 0.25  # of the other classes, relative to their share among labelled rows
@@ -57,7 +56,7 @@ def find_caveats(fitted: FitArtifact, rows: FitRows, imputations: Imputations) -
         )
         caveats += [
             _check_overconfidence(fitted, rows),
-            _check_class_balance(names, given),
+            _check_class_balance(fitted, given),
             _check_collapse(names, given, imputed) or _check_label_shift(names, given, imputed),
         ]
     return [caveat for caveat in caveats if caveat is not None]
@@ -93,15 +92,18 @@ def _check_covariate_shift(fitted: FitArtifact) -> Caveat | None:
     )
 
 
-def _check_class_balance(names: tuple[str, ...], given: Counts) -> Caveat | None:
+def _check_class_balance(fitted: FitArtifact, given: Counts) -> Caveat | None:
     largest, smallest = int(given.argmax()), int(given.argmin())
     if given[largest] <= MAX_CLASS_RATIO * given[smallest]:
         return None
+    names, balance = fitted.classes or (), ""
+    if fitted.model is not None and not any(choice.name == "balance" for choice in fitted.choices):
+        balance = ", or let every class count the same (--balance)"
     return Caveat(
         f"The labelled rows are imbalanced: {pluralize(int(given[largest]), 'row')} of class "
         f"{names[largest]}, {given[smallest]:,} of class {names[smallest]}.",
-        "Label more rows of the rare classes, and check the errors of each class in the confusion "
-        "matrix, not only the total.",
+        f"Label more rows of the rare classes{balance}; check the errors of each class in the "
+        "confusion matrix, not only the total.",
     )
 
 

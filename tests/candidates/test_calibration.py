@@ -8,12 +8,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from l2i.candidates import distance
 from l2i.candidates.calibration import compute_interval_factors
-from l2i.candidates.distance import (
-    compute_stds,
-    find_foreign_limit,
-    fit_distance,
-    scale_by_distance,
-)
+from l2i.candidates.distance import find_foreign, find_foreign_limit, fit_distance
+from l2i.candidates.error_scale import fit_error_scale
 
 
 def test_intervals_cover_new_errors_whatever_their_distribution() -> None:
@@ -31,8 +27,6 @@ def test_factors_are_quantiles_of_each_target_in_its_stds() -> None:
     errors = np.arange(1.0, 20.0)[:, None] * [1.0, -10.0]
     stds = np.full((19, 2), [2.0, 5.0])
     assert_allclose(compute_interval_factors(errors, stds), [18 / 2, 180 / 5])
-    few = compute_interval_factors(errors[:5], stds[:5])
-    assert_allclose(few, [5 / 2, 50 / 5])  # the largest one seen
 
 
 def test_distances_are_means_over_the_nearest_other_rows() -> None:
@@ -66,17 +60,50 @@ def test_rows_beyond_all_labelled_ones_are_foreign() -> None:
     assert find_foreign_limit(among[:9]) == np.inf
 
 
+def test_a_cluster_without_labels_is_foreign_although_it_is_near() -> None:
+    """A tenth of the unlabelled rows lies three stds off: nearer than some labelled rows do."""
+    draw = np.random.default_rng(0)
+    labeled = draw.normal(size=(60, 4)).astype(np.float32)
+    unlabeled = draw.normal(size=(500, 4)).astype(np.float32)
+    found, among = fit_distance(labeled, 0)
+    assert find_foreign(found, among, labeled, unlabeled, 0).mean() < 0.02
+    unlabeled[:50] = 0.1 * draw.normal(size=(50, 4)) + [3.0, 0, 0, 0]
+    is_foreign = find_foreign(found, among, labeled, unlabeled, 0)
+    assert is_foreign[:50].mean() > 0.9 and is_foreign[50:].mean() < 0.02
+    assert not (found.measure(unlabeled[:50]) > find_foreign_limit(among)).any()
+    assert not find_foreign(found, among[:9], labeled[:9], unlabeled, 0).any()
+
+
 def test_stds_grow_with_the_distance_only_where_errors_do() -> None:
     draw = np.random.default_rng(0)
-    relative = draw.exponential(size=400)
+    relative, levels = draw.exponential(size=400), np.zeros((400, 1))
     flat = draw.normal(size=(400, 1))
     growing = flat * (0.5 + 0.5 * relative[:, None])
-    assert (scale_by_distance(flat, relative) == 1).all()
-    assert_allclose(
-        scale_by_distance(growing, relative)[relative < 5, 0], 0.5 + 0.5 * relative[relative < 5]
+    unit = np.array([2.0])
+    assert not fit_error_scale(flat, levels, relative, unit).by_distance
+    found = fit_error_scale(growing, levels, relative, unit)
+    assert found.by_distance and found.slopes == (0.0,)
+    assert_allclose(found.std, 2.0 * np.std(flat), rtol=0.1)
+    stds = found.compute_stds(np.array([0.0, 1, 99]), np.zeros((3, 1)))
+    assert_allclose(stds[:, 0] / found.std, [0.5, 1, 3])
+
+
+def test_stds_grow_with_the_prediction_only_where_errors_do() -> None:
+    """Errors of large predictions are larger: intervals cover them as well as small ones."""
+    draw = np.random.default_rng(0)
+    levels, relative = draw.normal(size=(300, 2)), np.ones(300)
+    errors = draw.normal(size=(300, 2)) * np.exp(
+        np.column_stack([0.6 * levels[:, 0], np.zeros(300)])
     )
-    assert_allclose(
-        compute_stds([2.0, 4.0], np.array([0.0, 1, 99]), by_distance=True),
-        [[1, 2], [2, 4], [6, 12]],
-    )
-    assert_allclose(compute_stds([2.0], np.array([0.0, 99]), by_distance=False), [[2], [2]])
+    found = fit_error_scale(errors, levels, relative, np.ones(2))
+    assert found.slopes[0] == pytest.approx(0.6, abs=0.15) and found.slopes[1] == 0
+    stds = found.compute_stds(relative, levels)
+    is_within = np.abs(errors) <= stds * found.factors
+    for rows in (levels[:, 0] > 0.7, levels[:, 0] < -0.7):
+        assert is_within[rows, 0].mean() == pytest.approx(0.9, abs=0.06)
+
+
+def test_no_intervals_are_given_by_eight_rows() -> None:
+    errors = np.ones((9, 1))
+    assert len(fit_error_scale(errors, errors, errors[:, 0], np.ones(1)).factors) == 1
+    assert fit_error_scale(errors[:8], errors[:8], errors[:8, 0], np.ones(1)).factors == ()

@@ -33,6 +33,7 @@ from l2i.candidates.models import (
     fit_gaussian_process,
     fit_neighbors,
     fit_ridge,
+    fit_scaled_process,
     make_logistic,
 )
 from l2i.candidates.predictors import MIN_PROBABILITY
@@ -97,14 +98,21 @@ def test_targets_are_those_of_scikit_learn(targets: int, monkeypatch: pytest.Mon
         assert_allclose(predict(fit_boosted_trees(rows, 3), NEW), np.stack(wanted, 1), atol=1e-9)
 
 
-def test_a_process_of_targets_is_that_of_scikit_learn() -> None:
+@pytest.mark.parametrize(
+    ("fit", "lengths"),
+    [
+        (fit_gaussian_process, models.RBF(2.0, (1e-2, 1e4))),
+        (fit_scaled_process, models.RBF([2.0] * 4, (1e-1, 1e3))),
+    ],
+)
+def test_a_process_of_targets_is_that_of_scikit_learn(fit, lengths) -> None:  # type: ignore[no-untyped-def]
     rows = target_rows(40)
-    kernel = models.ConstantKernel(1.0, (1e-3, 1e4)) * models.RBF(2.0, (1e-2, 1e4))
-    kernel = kernel + models.WhiteKernel(0.1, (1e-6, 10.0))
+    kernel = models.ConstantKernel(1.0, (1e-3, 1e4)) * lengths
+    kernel = kernel + models.WhiteKernel(1.0, (1e-6, 10.0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         oracle = GaussianProcessRegressor(kernel, random_state=0).fit(rows.x.astype(float), rows.y)
-        model = fit_gaussian_process(rows, 0)
+        model = fit(rows, 0)
     assert_allclose(predict(model, NEW)[:, 0], oracle.predict(NEW.astype(float)).ravel(), atol=1e-3)
 
 
@@ -112,7 +120,7 @@ def test_a_class_without_labels_is_never_predicted() -> None:
     rows = class_rows(classes=3)
     some = dataclasses.replace(rows.take(np.flatnonzero(rows.y != 1)), num_classes=3)
     for model in MODELS:
-        if isinstance(model, Model) and model.suits(some):
+        if isinstance(model, Model) and model.find_obstacle(some) is None:
             chosen = predict(model.fit(some, 0), NEW).argmax(axis=1)
             assert set(chosen.tolist()) <= {0, 2}, model.name
     single = dataclasses.replace(rows.take(np.flatnonzero(rows.y == 1)), num_classes=3)
@@ -133,13 +141,14 @@ def test_weights_count_as_repetitions() -> None:
     weighted = dataclasses.replace(numbers, weight=np.where(twice, 1e6, 1.0))
     assert_allclose(predict(fit_ridge(weighted, 0), numbers.x[twice]).std(), 1.0, atol=0.5)
     unweighted = [m for m in MODELS if isinstance(m, Model) and not m.takes_weights]
-    assert {m.name for m in unweighted} == {"nearest-neighbors", "gaussian-process"}
-    assert not any(model.suits(weighted) for model in unweighted)
+    processes = {"gaussian-process", "gaussian-process-per-column"}
+    assert {m.name for m in unweighted} == {"nearest-neighbors", *processes}
+    assert all(model.find_obstacle(weighted) for model in unweighted)
 
 
 def every_model(rows: TableRows) -> list[tuple[str, torch.nn.Module]]:
     base = next(m for m in MODELS if m.name == ("ridge", "extra-trees")[bool(rows.num_classes)])
-    candidates = [m for m in MODELS if m.suits(rows)] + [Imputing(base=base)]
+    candidates = [m for m in MODELS if m.find_obstacle(rows) is None] + [Imputing(base=base)]
     return [(c.name, c.fit(rows, 0)) for c in candidates]
 
 
@@ -161,7 +170,7 @@ def test_tensors_that_do_not_fit_are_refused(make) -> None:  # type: ignore[no-u
         description, tensors = describe_model(model)
         is_classifier = rows.num_classes is not None
         for num_inputs, num_outputs in ((5, rows.num_outputs), (4, rows.num_outputs + 1)):
-            if description["kind"] == "trees" and num_inputs == 5:
+            if description["kind"] in ("trees", "boosted") and num_inputs == 5:
                 continue  # trees need not look at every column
             with pytest.raises((ValueError, KeyError)):
                 build_model(

@@ -17,6 +17,7 @@ from l2i.candidates.base import Candidate, Level, Progress, Score, Skipped, Tabl
 from l2i.candidates.cross_validation import draw_folds, predict_unlabeled
 from l2i.candidates.predictors import LinearPredictor
 from l2i.candidates.selection import (
+    NOT_IN_TIME,
     Recorded,
     Selection,
     choose,
@@ -156,10 +157,7 @@ def test_no_candidate_is_begun_that_would_not_end_in_time() -> None:
     candidates = [Fixed(name="a"), Fixed(name="b"), slow, Fixed(name="c"), Fixed(name="d")]
     selection = select_candidate(candidates, rows, 0, minutes=0.8, notify=told.append, clock=clock)
     assert list(selection.scores) == ["a", "b", "c"]  # 20 s each, of 48 s
-    assert selection.skipped == (
-        Skipped("slow", "no time was left"),
-        Skipped("d", "no time was left"),
-    )
+    assert selection.skipped == (Skipped("slow", NOT_IN_TIME), Skipped("d", "no time was left"))
     assert [p.number for p in told] == [1, 2, 3, 4, 5] and {p.total for p in told} == {5}
     assert [p.seconds for p in told] == [20, 40, 40, 60, 60]
 

@@ -171,10 +171,9 @@ def test_locks_unfinished_files_and_reports_are_no_part_of_a_fit(tmp_path: Path)
 def test_a_folder_without_a_fit_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a fit folder"):
         read_fit(tmp_path)
-    for name in ("l2i", "supervised"):
-        (tmp_path / name / name).mkdir(parents=True)
-        with pytest.raises(InputError, match="is an unfinished fit; repeat the same"):
-            read_fit(tmp_path / name)
+    (tmp_path / "identity.json").write_text("{}")
+    with pytest.raises(InputError, match="is an unfinished fit; repeat the same"):
+        read_fit(tmp_path)
 
 
 def test_a_fit_of_another_version_is_not_read(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_report_is_one_file_with_the_verdict(table: Path) -> None:
 def test_all_rows_labelled_is_supervised_and_said(tmp_path: Path) -> None:
     flowers(120, 120).to_csv(tmp_path / "flowers.csv", index=False)
     said = works(*FIT, "--method", "vat", cwd=tmp_path)
-    assert "l2i: no unlabelled rows: only the supervised model will be trained" in said.err
+    assert "l2i: no unlabelled rows: there is nothing to impute" in said.err
     assert "l2i: method: supervised (there are no unlabelled rows)" in said.err
     assert "Selected: supervised (validation error " in said.out
     assert "the only candidate" in said.out
@@ -202,7 +202,7 @@ def test_a_class_with_one_label_works_and_is_said(tmp_path: Path) -> None:
     frame.loc[np.flatnonzero(frame["label"] == "")[0], "label"] = "orchid"
     frame.to_csv(tmp_path / "flowers.csv", index=False)
     said = works(*FIT, "--steps", "20", cwd=tmp_path)
-    note = "classes with one label, which cannot be both trained and validated on: 'orchid'"
+    note = "classes with one label, too few to judge a model by: 'orchid'"
     assert note in said.err
     fitted, rows = read_fit(tmp_path / "runs/flowers")
     assert fitted.classes == ("aster", "lily", "orchid", "rose")

@@ -98,9 +98,13 @@ def test_a_constant_tells_nothing_unless_some_rows_are_blank() -> None:
         (["0", "1", None], "id", "number"),
         (["0", "1", "1"], "index", "number"),
         (["1.5", "2.5", "3.5"], "id", "number"),
-        ([str(3 * i + 1) for i in range(20)], "width", "row numbers"),  # of every third row
-        ([str(3 * i + 1) for i in range(20)], "year", "number"),
-        ([str(3 * i + 1) for i in range(19)], "width", "number"),
+        (["903", "17", "4711"], "heat_index", "number"),
+        (["903", "17", "4711"], "row_index", "ids"),
+        (["903", "17", "4711"], "phone", "ids"),
+        ([str(i + i // 3) for i in range(20)], "width", "row numbers"),  # without every fourth
+        ([str(3 * i + 1) for i in range(20)], "dose", "number"),  # sorted, and decisive
+        ([str(i + i // 3) for i in range(20)], "year", "number"),
+        ([str(i + i // 3) for i in range(19)], "width", "number"),
         ([str(50 * i) for i in range(20)], "width", "number"),
     ],
 )
@@ -178,7 +182,7 @@ def test_labelled_rows_are_counted() -> None:
     assert "2 labelled rows, 1 unlabelled" in targets(["a", "b", None]).notes
     notes = targets(["a", "a", "b", None]).notes
     assert notes[0] == "target 'y' has 2 classes: 'a' (2), 'b' (1)"
-    assert notes[2].endswith("validated on: 'b'")
+    assert notes[2].endswith("judge a model by: 'b'")
     frame = pd.DataFrame({"u": ["1.5", None, "2"], "v": ["3", None, "3"]}, dtype=object)
     several = read_targets(frame, "auto")
     assert several.classes is None and several.given_labels.shape == (3, 2)

@@ -114,8 +114,8 @@ def test_a_cell_that_is_no_date_is_named_with_the_format(tmp_path: Path) -> None
     rows = "".join(f"{cell},{'ab'[i % 2]}\n" for i, cell in enumerate(cells))
     path = written(tmp_path / "a.csv", f"day,y\n{rows}")
     said = (
-        "column 'day' holds dates, but '30.02.2024' in row 2 is none; "
-        "write it as day.month.year, or leave it blank"
+        "column 'day' holds dates, but '30.02.2024' in row 2 is no date; "
+        "write it as day.month.year, leave it blank, or use --category day"
     )
     with pytest.raises(InputError, match=said):
         read(path, "y")

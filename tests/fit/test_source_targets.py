@@ -59,7 +59,7 @@ def test_all_rows_labelled_is_noted(tmp_path: Path) -> None:
 
 def test_a_class_with_one_label_is_noted_by_name(tmp_path: Path) -> None:
     notes = labelled(tmp_path, ["a", "a", "b", "b", "rare", ""]).notes
-    assert "classes with one label, which cannot be both trained and validated on: 'rare'" in notes
+    assert "classes with one label, too few to judge a model by: 'rare'" in notes
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 Floats = NDArray[np.float64]
+MIN_EFFECTIVE_SHARE = 0.9  # of the labelled rows, below which weights are not ignored
 MAX_BATCH_VALUES = 2**22  # of the inputs, and of what a predictor computes from them
 
 
@@ -44,6 +45,8 @@ class TableRows:
     """None for regression."""
     groups: NDArray[Any] | None = None
     """[N]: rows of one group are never on both sides of a split."""
+    unlabeled_groups: NDArray[Any] | None = None
+    """[U], if there are groups."""
 
     @property
     def num_outputs(self) -> int:
@@ -51,8 +54,12 @@ class TableRows:
 
     @property
     def is_weighted(self) -> bool:
-        """Return whether labelled rows differ in weight."""
-        return bool((self.weight != self.weight[0]).any())
+        """Return whether labelled rows differ in weight such that it matters.
+
+        A few repeated rows do not: the weights are worth nearly as many rows as there are.
+        """
+        num_effective = self.weight.sum() ** 2 / np.square(self.weight).sum()
+        return bool(num_effective < MIN_EFFECTIVE_SHARE * len(self.weight))
 
     def take(self, indices: NDArray[np.intp]) -> TableRows:
         """Return these labelled rows, with all unlabelled ones."""
@@ -62,8 +69,11 @@ class TableRows:
 
     def take_unlabeled(self, indices: NDArray[np.intp]) -> TableRows:
         """Return all labelled rows, with these unlabelled ones."""
-        weight = self.unlabeled_weight[indices]
-        return dataclasses.replace(self, unlabeled=self.unlabeled[indices], unlabeled_weight=weight)
+        groups = None if self.unlabeled_groups is None else self.unlabeled_groups[indices]
+        x, weight = self.unlabeled[indices], self.unlabeled_weight[indices]
+        return dataclasses.replace(
+            self, unlabeled=x, unlabeled_weight=weight, unlabeled_groups=groups
+        )
 
 
 class Candidate(ABC):
@@ -78,12 +88,12 @@ class Candidate(ABC):
     def level(self) -> Level:
         return Level.LABELS_ONLY
 
-    def suits(self, rows: TableRows) -> bool:
-        """Return whether it can be fitted to such rows in reasonable time."""
-        return True
+    def find_obstacle(self, rows: TableRows) -> str | None:
+        """Return why it cannot be fitted to such rows, or None if it can."""
+        return None
 
     def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
-        """Return about how long that many fits take; 0 if it is quick."""
+        """Return roughly how long that many fits take; 0 if they are quick."""
         return 0.0
 
     @abstractmethod
@@ -109,12 +119,15 @@ class Skipped(NamedTuple):
 
     name: str
     reason: str
+    seconds: float = 0.0
+    """That were spent on it."""
 
 
 class Progress(NamedTuple):
     """A candidate that has just been scored or skipped."""
 
     event: Score | Skipped
+    title: str
     number: int
     """Of this candidate, from 1."""
     total: int

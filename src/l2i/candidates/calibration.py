@@ -15,20 +15,26 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 # labels are overconfident, and a few rows that are all correct are no evidence to the contrary.
 LOG_PRIOR_STD_BELOW, LOG_PRIOR_STD_ABOVE = 0.25, 1.0
 COVERAGE = 0.9  # of the intervals around targets
+MIN_ROWS_OF_INTERVALS = 9  # below which no finite interval has that coverage
 
 
-def fit_temperature(logits: NDArray[Any], y: NDArray[np.int64]) -> float:
+def fit_temperature(
+    logits: NDArray[Any], y: NDArray[np.int64], weight: NDArray[np.float64] | None = None
+) -> float:
     """Fit the divisor of the logits that calibrates them on validation rows; 1 without any.
 
     A prior around 1 avoids extremes if there are few rows, all of them correct or all wrong.
+    `weight` says how often each row counts.
     """
     if not len(y):
         return 1.0
+    counts = np.ones(len(y)) if weight is None else weight
 
     def penalized_nll(log_t: float) -> float:
         log_probs = log_softmax(logits.astype(np.float64) / np.exp(log_t), axis=1)
         prior_std = LOG_PRIOR_STD_BELOW if log_t < 0 else LOG_PRIOR_STD_ABOVE
-        return float(-log_probs[np.arange(len(y)), y].sum() + 0.5 * (log_t / prior_std) ** 2)
+        nll = -(counts * log_probs[np.arange(len(y)), y]).sum()
+        return float(nll + 0.5 * (log_t / prior_std) ** 2)
 
     bounds = (np.log(MIN_TEMPERATURE), np.log(MAX_TEMPERATURE))
     return float(np.exp(minimize_scalar(penalized_nll, bounds=bounds, method="bounded").x))
@@ -53,8 +59,8 @@ def compute_interval_factors(
 ) -> NDArray[np.float64]:
     """Return the multiple of each target's std that covers the share of new errors, [D].
 
-    Both are [N, D], of rows that the model had not seen (split conformal prediction). With fewer
-    than 9 rows no finite interval has a coverage of 0.9: then it is the largest multiple seen.
+    Both are [N, D], of at least `MIN_ROWS_OF_INTERVALS` rows that the model had not seen (split
+    conformal prediction).
     """
     ratios = np.sort(np.abs(errors) / stds, axis=0)
     rank = math.ceil((len(ratios) + 1) * coverage)

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from l2i.candidates.base import Candidate
 from l2i.candidates.models import (
     Model,
+    expect_boosted_trees,
+    expect_extra_trees,
+    expect_gaussian_process,
+    expect_scaled_process,
     fit_boosted_trees,
     fit_constant,
     fit_extra_trees,
     fit_gaussian_process,
     fit_neighbors,
     fit_ridge,
+    fit_scaled_process,
     make_logistic,
 )
 from l2i.candidates.network import Network
+from l2i.candidates.selection import CONSTANTS
 from l2i.candidates.semi_supervised import Imputing, SelfTraining, Spreading
 from l2i.config import Run, replace
 from l2i.data.transforms.image import Augment, ColumnLayout
 from l2i.errors import InputError
-from l2i.registry import make_unknown_error
 
 CLASSES, TARGETS = ("classification",), ("regression",)
-MAX_PROCESS_CLASS_ROWS, MAX_PROCESS_ROWS, MAX_NEIGHBOR_ROWS = 300, 1000, 10_000
-PROCESS_SECONDS = 10.0  # of a Gaussian process of 1,000 rows, roughly
+MAX_PROCESS_CLASS_ROWS, MAX_PROCESS_ROWS, MAX_SCALED_PROCESS_ROWS = 300, 1000, 500
+MAX_NEIGHBOR_ROWS = 10_000
 SWAPPED_VIEWS = {"weak": Augment(noise=0.1, corrupt=0.1), "strong": Augment(noise=0.2, corrupt=0.3)}
 LOGISTIC = Model(
     name="logistic-regression",
@@ -40,13 +46,13 @@ MODELS: tuple[Candidate, ...] = (
     LOGISTIC,
     Model(
         name="logistic-regression-strong",
-        title="logistic regression, strong penalty",
+        title="logistic regression (strong penalty)",
         fit_rows=make_logistic(10.0),
         tasks=CLASSES,
     ),
     Model(
         name="logistic-regression-weak",
-        title="logistic regression, weak penalty",
+        title="logistic regression (weak penalty)",
         fit_rows=make_logistic(0.1),
         tasks=CLASSES,
     ),
@@ -58,8 +64,15 @@ MODELS: tuple[Candidate, ...] = (
         max_rows=MAX_NEIGHBOR_ROWS,
         takes_weights=False,
     ),
-    Model(name="boosted-trees", title="boosted trees", fit_rows=fit_boosted_trees),
-    Model(name="extra-trees", title="extra trees", fit_rows=fit_extra_trees),
+    Model(
+        name="extra-trees", title="extra trees", fit_rows=fit_extra_trees, expect=expect_extra_trees
+    ),
+    Model(
+        name="boosted-trees",
+        title="boosted trees",
+        fit_rows=fit_boosted_trees,
+        expect=expect_boosted_trees,
+    ),
     Model(
         name="gaussian-process",
         title="Gaussian process",
@@ -67,7 +80,7 @@ MODELS: tuple[Candidate, ...] = (
         max_rows=MAX_PROCESS_CLASS_ROWS,
         tasks=CLASSES,
         takes_weights=False,
-        seconds_for_many_rows=PROCESS_SECONDS,
+        expect=expect_gaussian_process,
     ),
     Model(
         name="gaussian-process",
@@ -76,7 +89,16 @@ MODELS: tuple[Candidate, ...] = (
         max_rows=MAX_PROCESS_ROWS,
         tasks=TARGETS,
         takes_weights=False,
-        seconds_for_many_rows=PROCESS_SECONDS,
+        expect=expect_gaussian_process,
+    ),
+    Model(
+        name="gaussian-process-per-column",
+        title="Gaussian process (a length per column)",
+        fit_rows=fit_scaled_process,
+        max_rows=MAX_SCALED_PROCESS_ROWS,
+        tasks=TARGETS,
+        takes_weights=False,
+        expect=expect_scaled_process,
     ),
     SelfTraining(base=LOGISTIC),
     Spreading(),
@@ -88,18 +110,27 @@ CANDIDATE_NAMES = tuple(dict.fromkeys([*(c.name for c in MODELS), *NETWORK_NAMES
 def list_candidates(
     run: Run | None, columns: ColumnLayout, task: str, names: Sequence[str] = ()
 ) -> list[Candidate]:
-    """Return the candidates of a task, or the named ones; `run` trains the networks, if any."""
+    """Return the candidates of a task, or the named ones; `run` trains the networks, if any.
+
+    Models that ignore the inputs are always among them: others are judged beside them.
+    """
     check_names(names, task)
-    of_task = _list_models(task)
-    networks = [] if run is None else _list_networks(run, columns)
-    return [c for c in (*of_task, *networks) if not names or c.name in names]
+    listed = [*_list_models(task), *([] if run is None else _list_networks(run, columns))]
+    if not names:
+        return listed
+    if {*names} <= {*NETWORK_NAMES, SWAPS}:
+        return [c for c in listed if c.name in names]
+    return [c for c in listed if c.name in (*names, *CONSTANTS)]
 
 
 def check_names(names: Sequence[str], task: str) -> None:
     """Check that candidates exist, and that some of them are for the task."""
     for name in names:
         if name not in CANDIDATE_NAMES:
-            raise make_unknown_error("candidate", name, list(CANDIDATE_NAMES))
+            close = get_close_matches(name, CANDIDATE_NAMES, 1)
+            fix = f"perhaps you meant '{close[0]}'" if close else "choose from"
+            choices = "" if close else f" {', '.join(CANDIDATE_NAMES)}"
+            raise InputError(f"unknown candidate '{name}'; {fix}{choices}")
     suitable = {*(candidate.name for candidate in _list_models(task)), *NETWORK_NAMES, SWAPS}
     if names and not suitable & set(names):
         fix = "leave out candidates to try all that do"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from l2i.config import Run, replace
 from l2i.data.samples import Samples, Splits
 from l2i.errors import InputError
 
-MAX_NETWORK_STEPS = 500  # of a candidate, which is trained once per fold
+MAX_NETWORK_STEPS = 500  # by default, of a candidate, which is trained once per fold
 IMPUTE_FOLDS, NETWORK_IMPUTE_FOLDS = 5, 2  # of unlabelled rows, to impute each without itself
 
 
@@ -47,10 +48,10 @@ class TableChoice:
     def predict_unlabeled(self) -> torch.Tensor | None:
         """Return outputs [U, C] of unlabelled rows, by models that did not train on the row.
 
-        None if the choice does not train on unlabelled rows at all.
+        None if the choice does not train on unlabelled rows at all, or on a single one.
         """
         selection, rows = self.selection, self.selection.rows
-        if selection.level == Level.LABELS_ONLY or not len(rows.unlabeled):
+        if selection.level == Level.LABELS_ONLY or len(rows.unlabeled) < 2:
             return None
         candidates = [selection.scores[name].candidate for name in selection.chosen]
         is_slow = any(isinstance(candidate, Network) for candidate in candidates)
@@ -66,15 +67,16 @@ def choose_for_table(
     minutes: float | None,
     notify: Callable[[Progress], None],
     groups: NDArray[np.str_] | None = None,
+    unlabeled_groups: NDArray[np.str_] | None = None,
     is_balanced: bool = False,
     record: Record | None = None,
 ) -> TableChoice | None:
     """Choose among the candidates; None if none of those named can be compared."""
-    rows, mean, std = _make_rows(splits, groups, is_balanced=is_balanced)
+    rows, mean, std = _make_rows(splits, is_balanced=is_balanced)
+    rows = dataclasses.replace(rows, groups=groups, unlabeled_groups=unlabeled_groups)
     task = "regression" if splits.classes is None else "classification"
-    short_run = replace(run, steps=min(run.steps, MAX_NETWORK_STEPS))
     assert splits.columns is not None
-    candidates = list_candidates(short_run, splits.columns, task, names)
+    candidates = list_candidates(run, splits.columns, task, names)
     selection = select_candidate(
         candidates, rows, run.seed, minutes=minutes, notify=notify, record=record
     )
@@ -85,15 +87,13 @@ def choose_for_table(
         return None
     outputs, temperature = selection.estimate_outputs(), 1.0
     if rows.num_classes is not None and selection.folds:
-        temperature = fit_temperature(outputs, rows.y)
+        temperature = fit_temperature(outputs, rows.y, rows.weight)
     return TableChoice(
         selection=selection, outputs=outputs, temperature=temperature, mean=mean, std=std
     )
 
 
-def _make_rows(
-    splits: Splits, groups: NDArray[np.str_] | None, *, is_balanced: bool
-) -> tuple[TableRows, Floats, Floats]:
+def _make_rows(splits: Splits, *, is_balanced: bool) -> tuple[TableRows, Floats, Floats]:
     """Return the rows with standardised targets, and their mean and std [D]."""
     labeled, unlabeled = splits.labeled, splits.unlabeled
     assert isinstance(labeled.x, torch.Tensor) and isinstance(unlabeled.x, torch.Tensor)
@@ -110,7 +110,6 @@ def _make_rows(
         unlabeled=unlabeled.x.numpy(),
         unlabeled_weight=_get_weight(unlabeled),
         num_classes=splits.classes,
-        groups=groups,
     )
     return rows, mean, std
 

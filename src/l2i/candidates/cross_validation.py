@@ -16,6 +16,7 @@ from l2i.candidates.predictors import AveragePredictor
 NUM_FOLDS, NUM_FOLDS_MANY_ROWS = 5, 3
 MANY_ROWS = 20_000  # labelled rows, from which fewer folds are enough
 REPEATS = ((60, 3), (150, 2))  # labelled rows, and how often to repeat the folds up to so many
+MAX_SEED = 2**32  # exclusive, of scikit-learn
 MIN_ROWS = 6  # labelled rows, below which nothing can be compared
 
 Fold = tuple[NDArray[np.intp], NDArray[np.intp]]  # training and test rows
@@ -27,7 +28,7 @@ def draw_folds(rows: TableRows, seed: int) -> list[list[Fold]]:
     if count < 2:
         return []
     repeats = next((times for limit, times in REPEATS if len(rows.x) <= limit), 1)
-    return [_draw_repeat(rows, count, seed + i) for i in range(repeats)]
+    return [_draw_repeat(rows, count, (seed + i) % MAX_SEED) for i in range(repeats)]
 
 
 def _count_folds(rows: TableRows) -> int:
@@ -36,7 +37,7 @@ def _count_folds(rows: TableRows) -> int:
     count = NUM_FOLDS if len(rows.x) < MANY_ROWS else NUM_FOLDS_MANY_ROWS
     if rows.groups is not None:
         count = min(count, len(np.unique(rows.groups)))
-    elif rows.num_classes is not None:
+    if rows.num_classes is not None:
         count = min(count, int(np.bincount(rows.y).max()))
     return count
 
@@ -77,9 +78,20 @@ def predict_unlabeled(
 ) -> Floats:
     """Return the outputs of every unlabelled row by a model that has not seen that row."""
     outputs = np.zeros((len(rows.unlabeled), rows.num_outputs))
-    order = np.random.default_rng(seed).permutation(len(rows.unlabeled))
-    for test in np.array_split(order, num_folds):
-        if len(test):
-            others = rows.take_unlabeled(np.setdiff1d(order, test))
-            outputs[test] = predict(fit_average(candidates, others, seed), rows.unlabeled[test])
+    for test in _split_unlabeled(rows, seed, num_folds):
+        others = np.setdiff1d(np.arange(len(outputs)), test)
+        model = fit_average(candidates, rows.take_unlabeled(others), seed)
+        outputs[test] = predict(model, rows.unlabeled[test])
     return outputs
+
+
+def _split_unlabeled(rows: TableRows, seed: int, num_folds: int) -> list[NDArray[np.intp]]:
+    """Divide the unlabelled rows; those of a group stay together."""
+    groups = np.arange(len(rows.unlabeled))
+    if rows.unlabeled_groups is not None:
+        groups = np.unique(rows.unlabeled_groups, return_inverse=True)[1]
+    if groups.max() == 0:  # a single group has to be divided
+        groups = np.arange(len(groups))
+    order = np.random.default_rng(seed).permutation(groups.max() + 1)
+    parts = [part for part in np.array_split(order, num_folds) if len(part)]
+    return [np.flatnonzero(np.isin(groups, part)) for part in parts]

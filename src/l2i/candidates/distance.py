@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,8 +12,9 @@ from l2i.candidates.base import Floats, predict
 MAX_REFERENCE_ROWS = 1000  # labelled rows that others are compared with
 NUM_NEAREST = 3  # rows that a distance is the mean of
 MIN_ROWS = 10  # labelled rows, below which no row is called foreign
-FOREIGN_QUANTILE, FOREIGN_FACTOR = 0.99, 2.0  # of the distances among labelled rows
-MIN_RELATIVE, MAX_RELATIVE = 0.5, 3.0  # relative distances that stds are scaled by
+FOREIGN_QUANTILE, FOREIGN_FACTOR = 0.99, 1.5  # of the distances among labelled rows
+APART_FACTOR, APART_QUANTILE = 1.2, 0.95  # of rows that are near each other, but not to those
+MIN_DISTANCE = 0.05  # relative, added so that equal rows are not infinitely apart
 
 
 class LabeledDistance(nn.Module):
@@ -66,27 +65,25 @@ def find_foreign_limit(among: Floats) -> float:
     return FOREIGN_FACTOR * float(np.quantile(among, FOREIGN_QUANTILE))
 
 
-def scale_by_distance(errors: Floats, among: Floats) -> Floats:
-    """Return factors [N, 1] of the errors' std by distance, or ones if that explains them less.
+def find_foreign(
+    distance: LabeledDistance,
+    among: Floats,
+    labeled: NDArray[np.float32],
+    unlabeled: NDArray[np.float32],
+    seed: int,
+) -> NDArray[np.bool_]:
+    """Return which unlabelled rows are like none of the labelled ones, [U].
 
-    The more likely of two Gaussian scales is taken: a constant one, or one that grows with the
-    distance to labelled rows.
+    They are far from all of those; or near each other but not to those, such as rows of a class
+    without labels.
     """
-    relative = clip_distance(among)
-    constant = np.square(errors).mean(axis=0)
-    scaled = np.square(errors / relative[:, None]).mean(axis=0)
-    tiny = np.finfo(float).tiny
-    gain = np.log(np.maximum(constant, tiny)) - np.log(np.maximum(scaled, tiny))
-    is_better = float(gain.mean()) > 2 * float(np.log(relative).mean())
-    return relative[:, None] if is_better else np.ones((len(among), 1))
-
-
-def compute_stds(std: Sequence[float], relative: Floats, *, by_distance: bool) -> Floats:
-    """Return the std of each row's targets, [N, D], from its relative distance."""
-    scale = clip_distance(relative) if by_distance else np.ones(len(relative))
-    return np.asarray(scale[:, None] * np.asarray(std))
-
-
-def clip_distance(relative: Floats) -> Floats:
-    """Return half of one plus the relative distance, within bounds: by which stds are scaled."""
-    return np.asarray(np.clip(0.5 + 0.5 * relative, MIN_RELATIVE, MAX_RELATIVE))
+    limit = find_foreign_limit(among)
+    if not len(unlabeled) or not np.isfinite(limit):
+        return np.zeros(len(unlabeled), dtype=bool)
+    relative = distance.measure(unlabeled)
+    others, within = fit_distance(unlabeled, seed)
+    ratio = (relative + MIN_DISTANCE) / (within + MIN_DISTANCE)
+    usual_ratio = (among + MIN_DISTANCE) / (others.measure(labeled) + MIN_DISTANCE)
+    is_apart = ratio > APART_FACTOR * np.quantile(usual_ratio, FOREIGN_QUANTILE)
+    is_apart &= relative > np.quantile(among, APART_QUANTILE)
+    return np.asarray(is_apart | (relative > limit))

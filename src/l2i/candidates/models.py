@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,20 +27,29 @@ from torch import nn
 
 from l2i.candidates.base import Candidate, Score, TableRows
 from l2i.candidates.predictors import (
+    BoostedPredictor,
     KernelPredictor,
     LaplacePredictor,
     LinearPredictor,
     NeighborPredictor,
-    TreePredictor,
 )
-from l2i.candidates.trees import convert_boosting, convert_forest, convert_histogram_boosting
+from l2i.candidates.trees import (
+    ABSENT_LOGIT,
+    convert_boosting,
+    convert_forest,
+    convert_histogram_boosting,
+)
 
-ABSENT_LOGIT = -20.0  # of a class without a label
 RIDGE_PENALTIES = np.logspace(-3, 3, 13)
 MAX_LOGISTIC_STEPS = 1000
 MAX_NEIGHBORS = 5
-MIN_HISTOGRAM_ROWS = 2000  # from here on boosted trees bin their inputs
+MIN_HISTOGRAM_ROWS, MIN_HISTOGRAM_SECONDS = 2000, 2.0  # from here on boosted trees bin inputs
 MANY_ROWS = 2000  # from here on a forest has fewer trees
+VERY_MANY_ROWS, MIN_LEAF_OF_VERY_MANY = 10_000, 5  # from here on its leaves are larger
+SECONDS_OF_PROCESS = 10.0  # of a Gaussian process of 1,000 rows and one output
+NUM_STAGES = 100  # of boosted trees
+SECONDS_PER_SPLIT = 1.6e-8  # of one row, by one column, at one depth of one tree
+SECONDS_PER_BIN, ROWS_OF_BINS = 7e-9, 5000  # likewise with binned inputs, which cost rows too
 Fit = Callable[[TableRows, int], nn.Module]
 
 
@@ -54,20 +64,23 @@ class Model(Candidate):
     """Labelled rows that it can be fitted to in reasonable time."""
     tasks: tuple[str, ...] = ("classification", "regression")
     takes_weights: bool = True
-    seconds_for_many_rows: float | None = None
-    """Of a fit to 1,000 rows, roughly, if time grows with the cube of the rows."""
+    expect: Callable[[TableRows], float] = lambda rows: 0.0
+    """Seconds of a fit, roughly."""
 
-    def suits(self, rows: TableRows) -> bool:
-        task = "regression" if rows.num_classes is None else "classification"
-        is_small = self.max_rows is None or len(rows.x) <= self.max_rows
-        return task in self.tasks and is_small and (self.takes_weights or not rows.is_weighted)
+    @property
+    def is_constant(self) -> bool:
+        """Return whether it ignores the inputs."""
+        return self.fit_rows is fit_constant
+
+    def find_obstacle(self, rows: TableRows) -> str | None:
+        if ("regression" if rows.num_classes is None else "classification") not in self.tasks:
+            return f"it is for {self.tasks[0]}"
+        if self.max_rows is not None and len(rows.x) > self.max_rows:
+            return f"it takes at most {self.max_rows:,} labelled rows"
+        return None if self.takes_weights or not rows.is_weighted else "it takes no weights of rows"
 
     def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
-        """Count what grows with the cube of the rows."""
-        if self.seconds_for_many_rows is None:
-            return 0.0
-        num_targets = rows.num_classes or 1
-        return num_fits * num_targets * self.seconds_for_many_rows * (len(rows.x) / 1000) ** 3
+        return num_fits * self.expect(rows)
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
         if rows.num_classes is not None and len(np.unique(rows.y)) < 2:
@@ -146,28 +159,76 @@ def fit_neighbors(rows: TableRows, seed: int) -> nn.Module:
 
 def fit_extra_trees(rows: TableRows, seed: int) -> nn.Module:
     """Fit extremely randomised trees."""
-    count = 300 if len(rows.x) <= MANY_ROWS else 100
     make = ExtraTreesRegressor if rows.num_classes is None else ExtraTreesClassifier
-    model = make(count, random_state=seed)
+    min_leaf = 1 if len(rows.x) <= VERY_MANY_ROWS else MIN_LEAF_OF_VERY_MANY
+    model = make(_count_trees(rows), min_samples_leaf=min_leaf, random_state=seed)
     model.fit(rows.x, _get_targets(rows), sample_weight=rows.weight)
     return convert_forest(model, rows.num_outputs)
 
 
+def _count_trees(rows: TableRows) -> int:
+    return 300 if len(rows.x) <= MANY_ROWS else 100
+
+
+def expect_extra_trees(rows: TableRows) -> float:
+    """Return about how many seconds a forest takes."""
+    num_rows, num_columns = len(rows.x), int(rows.x.shape[1])
+    num_tried = num_columns if rows.num_classes is None else math.sqrt(num_columns)
+    depth: float = math.log2(num_rows + 1)
+    return SECONDS_PER_SPLIT * num_rows * depth * num_tried * _count_trees(rows)
+
+
+def expect_boosted_trees(rows: TableRows) -> float:
+    """Return about how many seconds gradient boosting takes."""
+    if not _bins_inputs(rows):
+        return _expect_exact_boosting(rows)
+    num_rows, num_columns = len(rows.x), int(rows.x.shape[1])
+    return SECONDS_PER_BIN * (num_rows + ROWS_OF_BINS) * num_columns * _count_boosted(rows)
+
+
+def _expect_exact_boosting(rows: TableRows) -> float:
+    num_rows, num_columns = len(rows.x), int(rows.x.shape[1])
+    depth: float = math.log2(num_rows + 1)
+    return SECONDS_PER_SPLIT * num_rows * depth * num_columns * _count_boosted(rows)
+
+
+def _count_boosted(rows: TableRows) -> int:
+    """Return the number of boosted trees: one per stage and class or target, one for two."""
+    return NUM_STAGES * (1 if rows.num_classes == 2 else rows.num_outputs)
+
+
+def _bins_inputs(rows: TableRows) -> bool:
+    is_slow = _expect_exact_boosting(rows) > MIN_HISTOGRAM_SECONDS
+    return is_slow or len(rows.x) >= MIN_HISTOGRAM_ROWS
+
+
 def fit_boosted_trees(rows: TableRows, seed: int) -> nn.Module:
     """Fit gradient boosting; on many rows with binned inputs."""
-    is_large = len(rows.x) >= MIN_HISTOGRAM_ROWS
+    is_binned = _bins_inputs(rows)
+    options: dict[str, Any] = {"random_state": seed}
+    if is_binned:
+        options["early_stopping"] = False  # which would set rows aside
     if rows.num_classes is not None:
-        make = HistGradientBoostingClassifier if is_large else GradientBoostingClassifier
-        models = [make(random_state=seed).fit(rows.x, rows.y, sample_weight=rows.weight)]
+        make = HistGradientBoostingClassifier if is_binned else GradientBoostingClassifier
+        models = [make(**options).fit(rows.x, rows.y, sample_weight=rows.weight)]
     else:
-        make = HistGradientBoostingRegressor if is_large else GradientBoostingRegressor
+        make = HistGradientBoostingRegressor if is_binned else GradientBoostingRegressor
         models = [
-            make(random_state=seed).fit(rows.x, target, sample_weight=rows.weight)
-            for target in rows.y.T
+            make(**options).fit(rows.x, target, sample_weight=rows.weight) for target in rows.y.T
         ]
-    convert = convert_histogram_boosting if is_large else convert_boosting
-    trees: TreePredictor = convert(models, rows.num_outputs)
+    convert = convert_histogram_boosting if is_binned else convert_boosting
+    trees: BoostedPredictor = convert(models, rows.num_outputs)
     return trees
+
+
+def expect_gaussian_process(rows: TableRows) -> float:
+    """Return about how many seconds a Gaussian process takes: its time grows with rows cubed."""
+    return SECONDS_OF_PROCESS * (rows.num_classes or 1) * (len(rows.x) / 1000) ** 3
+
+
+def expect_scaled_process(rows: TableRows) -> float:
+    """Return about how many seconds it takes with a length per column."""
+    return expect_gaussian_process(rows) * (1 + 0.5 * int(rows.x.shape[1]))
 
 
 def fit_gaussian_process(rows: TableRows, seed: int) -> nn.Module:
@@ -176,7 +237,18 @@ def fit_gaussian_process(rows: TableRows, seed: int) -> nn.Module:
     kernel = ConstantKernel(1.0, (1e-3, 1e4)) * RBF(length, (1e-2, 1e4))
     if rows.num_classes is not None:
         return _fit_laplace(kernel, rows, seed)
-    noise = WhiteKernel(0.1, (1e-6, 10.0))
+    return _fit_process(kernel, rows, seed)
+
+
+def fit_scaled_process(rows: TableRows, seed: int) -> nn.Module:
+    """Fit a Gaussian process to targets whose kernel has a length per column."""
+    lengths = np.full(rows.x.shape[1], np.sqrt(rows.x.shape[1]))
+    kernel = ConstantKernel(1.0, (1e-3, 1e4)) * RBF(lengths, (1e-1, 1e3))
+    return _fit_process(kernel, rows, seed)
+
+
+def _fit_process(kernel: Any, rows: TableRows, seed: int) -> nn.Module:
+    noise = WhiteKernel(1.0, (1e-6, 10.0))  # with less at first, it may find noise to be signal
     model = GaussianProcessRegressor(kernel + noise, random_state=seed)
     mean = rows.y.mean(axis=0)
     model.fit(rows.x.astype(np.float64), rows.y - mean)

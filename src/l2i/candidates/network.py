@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from l2i.candidates.base import Candidate, Level, Score, TableRows
+from l2i.candidates.semi_supervised import NO_UNLABELED
 from l2i.config import Run, replace
 from l2i.data.samples import Samples, Splits
 from l2i.data.transforms.image import ColumnLayout
@@ -63,12 +64,15 @@ class Network(Candidate):
     @property
     def title(self) -> str:  # type: ignore[override]
         if self.level == Level.LABELS_ONLY:
-            return "network" + (", columns swapped" if self.run.data.weak.corrupt else "")
+            return "network" + (" (columns swapped)" if self.run.data.weak.corrupt else "")
         return self.run.method.name + (" + L2I" if self.level == Level.IMPUTING else "")
 
-    def suits(self, rows: TableRows) -> bool:
-        has_rows = len(rows.unlabeled) > 0 or self.level == Level.LABELS_ONLY
-        return has_rows and len(rows.x) >= MIN_NETWORK_ROWS
+    def find_obstacle(self, rows: TableRows) -> str | None:
+        if len(rows.x) < MIN_NETWORK_ROWS:
+            return f"it needs {MIN_NETWORK_ROWS} labelled rows"
+        if self.level > Level.LABELS_ONLY and not len(rows.unlabeled):
+            return NO_UNLABELED
+        return None
 
     def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
         """Scale the time of the networks before it, or else that of a step."""

@@ -6,7 +6,9 @@ precision, so that an exported model gives the same outputs.
 
 from __future__ import annotations
 
+import inspect
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,8 @@ class Predictor(nn.Module):
     """A model whose tensors are all that is known about it."""
 
     kind: str
+    indices: ClassVar[tuple[str, ...]] = ()
+    """The tensors that hold whole numbers."""
     values_per_row: int
     """Values that it computes at once for a row, which bound the rows per batch."""
 
@@ -33,7 +37,17 @@ class Predictor(nn.Module):
         }
 
     def check(self, num_inputs: int, num_outputs: int) -> None:
-        """Raise ValueError unless the tensors fit together; they may come from anywhere."""
+        """Raise ValueError unless the tensors are usable; they may come from anywhere."""
+        declared = {name for c in type(self).__mro__ for name in inspect.get_annotations(c)}
+        for name, tensor in self.named_buffers():
+            if name not in declared or tensor.is_floating_point() == (name in self.indices):
+                raise ValueError("tensors are not of this kind of model")
+            if not bool(tensor.isfinite().all()):
+                raise ValueError("tensors are not finite")
+        self.check_shapes(num_inputs, num_outputs)
+
+    def check_shapes(self, num_inputs: int, num_outputs: int) -> None:
+        """Raise ValueError unless the tensors fit together."""
         raise NotImplementedError
 
 
@@ -51,7 +65,7 @@ class LinearPredictor(Predictor):
     def forward(self, x: Tensor) -> Tensor:
         return x.double() @ self.weight + self.bias
 
-    def check(self, num_inputs: int, num_outputs: int) -> None:
+    def check_shapes(self, num_inputs: int, num_outputs: int) -> None:
         _check_shapes((self.weight, (num_inputs, num_outputs)), (self.bias, (num_outputs,)))
 
 
@@ -62,6 +76,14 @@ class TreePredictor(Predictor):
     """
 
     kind = "trees"
+    indices: ClassVar[tuple[str, ...]] = (
+        "feature",
+        "left",
+        "right",
+        "roots",
+        "depth",
+        "is_probability",
+    )
     feature: Tensor  # [M]
     threshold: Tensor  # [M], exact in float32: a row goes left if its value is at most that
     left: Tensor  # [M]
@@ -74,34 +96,63 @@ class TreePredictor(Predictor):
 
     @property
     def values_per_row(self) -> int:  # type: ignore[override]
-        return len(self.roots) * self.value.shape[1]
+        return len(self.roots) * self.value[:1].numel()
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.double()
-        node = self.roots.repeat(len(rows), 1)  # [B, T]
+        total = self.bias + self.sum_leaves(self.find_leaves(x.double()))
+        return total.clamp_min(MIN_PROBABILITY).log() if self.numbers["is_probability"] else total
+
+    def find_leaves(self, rows: Tensor) -> Tensor:
+        """Return the leaf of each row in each tree, [B, T]."""
+        node = self.roots.expand(rows.shape[0], -1)
         for _ in range(self.numbers["depth"]):
             goes_left = rows.gather(1, self.feature[node]) <= self.threshold[node]
             node = torch.where(goes_left, self.left[node], self.right[node])
-        total = self.bias + self.value[node].sum(dim=1)
-        return total.clamp_min(MIN_PROBABILITY).log() if self.numbers["is_probability"] else total
+        return node
 
-    def check(self, num_inputs: int, num_outputs: int) -> None:
+    def sum_leaves(self, leaves: Tensor) -> Tensor:
+        """Return the sum over trees, [B, C]."""
+        return self.value[leaves].sum(dim=1)
+
+    def check_shapes(self, num_inputs: int, num_outputs: int) -> None:
         count = len(self.feature)
         nodes = [(t, (count,)) for t in (self.feature, self.threshold, self.left, self.right)]
-        sizes = [(self.value, (count, num_outputs)), (self.bias, (num_outputs,))]
-        _check_shapes(*nodes, *sizes, (self.roots, (len(self.roots),)))
-        _check_shapes((self.depth, ()), (self.is_probability, ()))
+        sizes = [(self.bias, (num_outputs,)), (self.roots, (len(self.roots),))]
+        _check_shapes(*nodes, *sizes, (self.depth, ()), (self.is_probability, ()))
+        self.check_values(count, num_outputs)
         _check_indices(self.feature, num_inputs)
         for nodes_of_tree in (self.left, self.right, self.roots):
             _check_indices(nodes_of_tree, count)
         if not 0 <= self.numbers["depth"] <= min(count, MAX_DEPTH):
             raise ValueError("trees are too deep")
 
+    def check_values(self, num_nodes: int, num_outputs: int) -> None:
+        """Raise ValueError unless leaves have values for the outputs."""
+        _check_shapes((self.value, (num_nodes, num_outputs)))
+
+
+class BoostedPredictor(TreePredictor):
+    """Trees of which each adds to one output."""
+
+    kind = "boosted"
+    indices = (*TreePredictor.indices, "output")
+    value: Tensor  # [M]
+    output: Tensor  # [T], to which a tree adds
+
+    def sum_leaves(self, leaves: Tensor) -> Tensor:
+        is_of = torch.nn.functional.one_hot(self.output, len(self.bias)).double()  # [T, C]
+        return self.value[leaves] @ is_of
+
+    def check_values(self, num_nodes: int, num_outputs: int) -> None:
+        _check_shapes((self.value, (num_nodes,)), (self.output, (len(self.roots),)))
+        _check_indices(self.output, num_outputs)
+
 
 class NeighborPredictor(Predictor):
     """The mean value of the nearest rows; its logarithm if values are probabilities."""
 
     kind = "neighbors"
+    indices = ("num_neighbors", "is_probability")
     rows: Tensor  # [N, E]
     value: Tensor  # [N, C]
     num_neighbors: Tensor
@@ -117,7 +168,7 @@ class NeighborPredictor(Predictor):
         mean = self.value[nearest].mean(dim=1)
         return mean.clamp_min(MIN_PROBABILITY).log() if self.numbers["is_probability"] else mean
 
-    def check(self, num_inputs: int, num_outputs: int) -> None:
+    def check_shapes(self, num_inputs: int, num_outputs: int) -> None:
         count = len(self.rows)
         _check_shapes((self.rows, (count, num_inputs)), (self.value, (count, num_outputs)))
         _check_shapes((self.num_neighbors, ()), (self.is_probability, ()))
@@ -130,7 +181,7 @@ class KernelPredictor(Predictor):
 
     kind = "kernel"
     rows: Tensor  # [N, E]
-    length: Tensor
+    length: Tensor  # one, or [E]
     weight: Tensor  # [N, D]
     bias: Tensor  # [D]
 
@@ -142,10 +193,12 @@ class KernelPredictor(Predictor):
         distance = _square_distances(x.double() / self.length, self.rows / self.length)
         return torch.exp(-0.5 * distance) @ self.weight + self.bias
 
-    def check(self, num_inputs: int, num_outputs: int) -> None:
+    def check_shapes(self, num_inputs: int, num_outputs: int) -> None:
         count = len(self.rows)
         _check_shapes((self.rows, (count, num_inputs)), (self.weight, (count, num_outputs)))
-        _check_shapes((self.bias, (num_outputs,)), (self.length, ()))
+        _check_shapes((self.bias, (num_outputs,)))
+        if tuple(self.length.shape) not in ((), (num_inputs,)):
+            raise ValueError("tensors do not fit together")
 
 
 class LaplacePredictor(Predictor):
@@ -176,7 +229,7 @@ class LaplacePredictor(Predictor):
         latent = mean / torch.sqrt(1 + math.pi / 8 * variance)
         return torch.sigmoid(latent).clamp_min(MIN_PROBABILITY).log().T
 
-    def check(self, num_inputs: int, num_outputs: int) -> None:
+    def check_shapes(self, num_inputs: int, num_outputs: int) -> None:
         count = len(self.rows)
         _check_shapes((self.rows, (count, num_inputs)), (self.weight, (num_outputs, count)))
         _check_shapes((self.length, (num_outputs,)), (self.amplitude, (num_outputs,)))
@@ -229,6 +282,7 @@ PREDICTORS: dict[str, type[Predictor]] = {
     for predictor in (
         LinearPredictor,
         TreePredictor,
+        BoostedPredictor,
         NeighborPredictor,
         KernelPredictor,
         LaplacePredictor,

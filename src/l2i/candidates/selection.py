@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,10 +18,12 @@ from l2i.candidates.cross_validation import Fold, draw_folds, fit_average, predi
 from l2i.candidates.network import Network
 from l2i.candidates.predictors import average_outputs
 from l2i.candidates.semi_supervised import Imputing
-from l2i.errors import NonFiniteCost
+from l2i.errors import DamagedFile, InputError, NonFiniteCost
 
 NUM_AVERAGED = 3
+NOT_IN_TIME = "it would take longer than the time left"
 AVERAGE_NAME = "average"
+CONSTANTS = ("majority", "mean")  # which ignore the inputs: never averaged with others
 ROUNDING_SLACK = 1 + 1e-9  # a difference in one row is one standard error, up to rounding
 
 
@@ -43,7 +45,11 @@ class Selection:
     @property
     def title(self) -> str:
         titles = [self.scores[name].candidate.title for name in self.chosen]
-        return titles[0] if len(titles) == 1 else f"average of {', '.join(titles)}"
+        return (
+            titles[0]
+            if len(titles) == 1
+            else f"average of {', '.join(titles[:-1])} and {titles[-1]}"
+        )
 
     @property
     def level(self) -> Level:
@@ -187,19 +193,31 @@ def select_candidate(
             event = _score_or_skip(candidate, rows, folds, seed, scores, minutes, seconds, clock)
             record.save(event)
         else:
-            event = known if isinstance(known, Skipped) else make_score(candidate, rows, known)
+            event = _restore(known, candidate, rows, folds)
         if isinstance(event, Score):
             scores[candidate.name] = event
-            seconds += event.seconds
         else:
             skipped.append(event)
-        notify(Progress(event, number, len(candidates), seconds))
+        seconds += event.seconds
+        notify(Progress(event, candidate.title, number, len(candidates), seconds))
         if not folds and len(scores) == 2:
             break
     chosen = choose(scores, rows, np.arange(len(rows.x))) if folds else tuple(scores)[-1:]
     return Selection(
         rows=rows, folds=folds, scores=scores, skipped=tuple(skipped), chosen=chosen, seed=seed
     )
+
+
+def _restore(
+    known: Recorded | Skipped, candidate: Candidate, rows: TableRows, folds: list[list[Fold]]
+) -> Score | Skipped:
+    """Return what was recorded of a candidate, if it is of these rows and folds."""
+    if isinstance(known, Skipped):
+        return known
+    repeats = min(len(folds), 1) if isinstance(candidate, Network) else len(folds)
+    if known.outputs.shape != (repeats, len(rows.x), rows.num_outputs):
+        raise DamagedFile(f"the record of '{candidate.name}' is damaged; remove the folder")
+    return make_score(candidate, rows, known)
 
 
 def _adapt(candidate: Candidate, scores: dict[str, Score]) -> Candidate:
@@ -220,10 +238,19 @@ def _score_or_skip(
     reason = _find_reason_to_skip(candidate, rows, folds, scores, minutes, seconds)
     if reason is not None:
         return Skipped(candidate.name, reason)
+    start = clock()
     try:
-        return make_score(candidate, rows, cross_validate(candidate, rows, folds, seed, clock))
+        score = make_score(candidate, rows, cross_validate(candidate, rows, folds, seed, clock))
     except NonFiniteCost:
-        return Skipped(candidate.name, "its weights did not stay finite")
+        return Skipped(candidate.name, "its weights did not stay finite", clock() - start)
+    except InputError:  # of the user's settings
+        raise
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
+        reason = f"it could not be fitted ({' '.join(str(error).split())[:80]})"
+        return Skipped(candidate.name, reason, clock() - start)
+    if not np.isfinite(score.loss):
+        return Skipped(candidate.name, "its predictions are not finite", score.seconds)
+    return score
 
 
 def _find_reason_to_skip(
@@ -234,13 +261,14 @@ def _find_reason_to_skip(
     minutes: float | None,
     seconds: float,
 ) -> str | None:
-    if not candidate.suits(rows):
-        return "does not suit this table"
-    if minutes is None or not scores:
-        return None
+    obstacle = candidate.find_obstacle(rows)
+    if obstacle is not None or minutes is None or not scores:
+        return obstacle
     num_fits = sum(map(len, folds[:1] if isinstance(candidate, Network) else folds))
     expected = candidate.expect_seconds(rows, num_fits, scores)
-    return "no time was left" if seconds + expected > 60 * minutes else None
+    if seconds + expected <= 60 * minutes:
+        return None
+    return "no time was left" if seconds > 60 * minutes else NOT_IN_TIME
 
 
 def choose(scores: dict[str, Score], rows: TableRows, subset: NDArray[np.intp]) -> tuple[str, ...]:
@@ -255,6 +283,7 @@ def choose(scores: dict[str, Score], rows: TableRows, subset: NDArray[np.intp]) 
         for level in Level
     }
     weight = rows.weight[subset]
+    groups = None if rows.groups is None else rows.groups[subset]
 
     def mean_loss(losses: Floats) -> float:
         return float(np.average(losses[subset], weights=weight))
@@ -266,10 +295,11 @@ def choose(scores: dict[str, Score], rows: TableRows, subset: NDArray[np.intp]) 
         if not ranked:
             continue
         best = scores[ranked[0]].losses
-        if not chosen or _is_clearly_lower(best[subset], losses[subset], weight):
+        if not chosen or _is_clearly_lower(best[subset], losses[subset], weight, groups):
             chosen, losses = (ranked[0],), best
-        if len(ranked) >= NUM_AVERAGED and chosen == (ranked[0],):
-            members = tuple(ranked[:NUM_AVERAGED])
+        informed = [name for name in ranked if name not in CONSTANTS]
+        if len(informed) >= NUM_AVERAGED and chosen == (ranked[0],):
+            members = tuple(informed[:NUM_AVERAGED])
             averaged = _average(rows, [scores[name].outputs for name in members])
             mean_losses = np.mean([compute_losses(rows, values) for values in averaged], axis=0)
             if mean_loss(mean_losses) < mean_loss(losses):
@@ -277,12 +307,19 @@ def choose(scores: dict[str, Score], rows: TableRows, subset: NDArray[np.intp]) 
     return chosen
 
 
-def _is_clearly_lower(ours: Floats, theirs: Floats, weight: Floats) -> bool:
-    """Return whether the mean is lower by more than one standard error, paired by row."""
-    if len(ours) < 2:
+def _is_clearly_lower(
+    ours: Floats, theirs: Floats, weight: Floats, groups: NDArray[Any] | None
+) -> bool:
+    """Return whether the mean is lower by more than one standard error, paired by row or group."""
+    gaps = theirs - ours
+    gap = float(np.average(gaps, weights=weight))
+    spread = (gaps - gap) * weight / weight.sum()
+    if groups is not None:  # rows of a group err together
+        spread = np.bincount(np.unique(groups, return_inverse=True)[1], weights=spread)
+    count = len(spread)
+    if count < 2:
         return False
-    gaps = (theirs - ours) * weight / weight.mean()
-    return bool(gaps.mean() > ROUNDING_SLACK * gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    return gap > ROUNDING_SLACK * float(np.sqrt(np.square(spread).sum() * count / (count - 1)))
 
 
 def _average(rows: TableRows, outputs: list[Floats]) -> Floats:

@@ -18,6 +18,8 @@ from l2i.candidates.predictors import NeighborPredictor
 
 CONFIDENCE = 0.75  # at which self-training takes a label
 MAX_ROUNDS = 10
+MAX_TAUGHT_ROWS = 10_000  # unlabelled rows that self-training looks at
+NO_UNLABELED = "no row is unlabelled"
 SPREADING_NEIGHBORS = 7
 MAX_SPREADING_ROWS = 10_000
 MAX_IMPUTED_ROWS = 2000  # that a base is fitted to besides the labelled ones
@@ -39,10 +41,14 @@ class SelfTraining(Candidate):
     def title(self) -> str:  # type: ignore[override]
         return f"self-trained {self.base.title}"
 
-    def suits(self, rows: TableRows) -> bool:
-        return rows.num_classes is not None and len(rows.unlabeled) > 0 and self.base.suits(rows)
+    def find_obstacle(self, rows: TableRows) -> str | None:
+        return _find_obstacle_of_labels(rows) or self.base.find_obstacle(rows)
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
+        if len(rows.unlabeled) > MAX_TAUGHT_ROWS:
+            draw = np.random.default_rng(seed)
+            chosen = draw.choice(len(rows.unlabeled), MAX_TAUGHT_ROWS, replace=False)
+            rows = rows.take_unlabeled(np.sort(chosen))
         model = self.base.fit(rows, seed)
         is_taken = np.zeros(len(rows.unlabeled), dtype=bool)
         labels = np.zeros(len(rows.unlabeled), dtype=np.int64)
@@ -71,17 +77,20 @@ class Spreading(Candidate):
     def level(self) -> Level:
         return Level.SEMI_SUPERVISED
 
-    def suits(self, rows: TableRows) -> bool:
-        count = len(rows.x) + len(rows.unlabeled)
-        is_small = SPREADING_NEIGHBORS < count <= MAX_SPREADING_ROWS
-        return rows.num_classes is not None and len(rows.unlabeled) > 0 and is_small
+    def find_obstacle(self, rows: TableRows) -> str | None:
+        if len(rows.x) + len(rows.unlabeled) > MAX_SPREADING_ROWS:
+            return f"it takes at most {MAX_SPREADING_ROWS:,} rows"
+        if rows.is_weighted:
+            return "it takes no weights of rows"
+        return _find_obstacle_of_labels(rows)
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
         assert rows.num_classes is not None
         x = np.concatenate([rows.x, rows.unlabeled])
         y = np.concatenate([rows.y, np.full(len(rows.unlabeled), -1)])
+        num_neighbors = min(SPREADING_NEIGHBORS, len(x))
         with ignore_warnings():
-            model = LabelSpreading(kernel="knn", n_neighbors=SPREADING_NEIGHBORS).fit(x, y)
+            model = LabelSpreading(kernel="knn", n_neighbors=num_neighbors).fit(x, y)
         found = np.nan_to_num(model.label_distributions_)
         value = np.zeros((len(x), rows.num_classes))
         value[:, model.classes_] = found
@@ -89,14 +98,14 @@ class Spreading(Candidate):
         return NeighborPredictor(
             rows=torch.from_numpy(x),
             value=torch.from_numpy(value),
-            num_neighbors=torch.tensor(SPREADING_NEIGHBORS),
+            num_neighbors=torch.tensor(num_neighbors),
             is_probability=torch.tensor(1),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imputing(Candidate):
-    """Fit the base to imputed labels too, each imputed by models of other folds."""
+    """Fit the base to labels, impute the unlabelled rows by it, and fit it to them as well."""
 
     base: Candidate | None = None
     """None for the best one of the labels alone."""
@@ -115,21 +124,26 @@ class Imputing(Candidate):
         plain = [
             score
             for score in scores.values()
-            if isinstance(score.candidate, Model) and score.candidate.takes_weights
+            if isinstance(score.candidate, Model)
+            and score.candidate.takes_weights
+            and not score.candidate.is_constant
         ]
         if self.base is not None or not plain:
             return self
         return dataclasses.replace(self, base=min(plain, key=lambda s: s.loss).candidate)
 
-    def suits(self, rows: TableRows) -> bool:
-        return self.base is not None and len(rows.unlabeled) > 0
+    def find_obstacle(self, rows: TableRows) -> str | None:
+        if self.base is None:
+            return "it imputes around another candidate, but none that takes weights was tried"
+        return None if len(rows.unlabeled) else NO_UNLABELED
 
     def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
         """Add the fits to imputed labels to those of the base."""
         if self.base is None or self.base.name not in scores:
             return 0.0
         imputed = min(len(rows.unlabeled), MAX_IMPUTED_ROWS)
-        more = (len(rows.x) + imputed) / len(rows.x)
+        # a row has several imputed classes
+        more = 1 + 2 * imputed / len(rows.x) if rows.num_classes else 1 + imputed / len(rows.x)
         return scores[self.base.name].seconds * (1 + more)
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
@@ -141,6 +155,12 @@ class Imputing(Candidate):
         outputs = predict(self.base.fit(rows, seed), x)
         weight = weight * (IMPUTED_WEIGHT * rows.weight.sum() / weight.sum())
         return self.base.fit(_append_imputed(rows, x, outputs, weight), seed)
+
+
+def _find_obstacle_of_labels(rows: TableRows) -> str | None:
+    if rows.num_classes is None:
+        return "it is for classification"
+    return None if len(rows.unlabeled) else NO_UNLABELED
 
 
 def _append_imputed(rows: TableRows, x: np.ndarray, outputs: Floats, weight: Floats) -> TableRows:

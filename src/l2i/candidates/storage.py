@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from l2i.candidates.network import NetworkPredictor
 from l2i.candidates.predictors import PREDICTORS, AveragePredictor, Predictor
+from l2i.config import Run
 from l2i.config.serialization import from_dict
+from l2i.config.validate import validate
 from l2i.models import MODELS
 from l2i.models.base import ModelConfig
 from l2i.registry import load_registered
@@ -64,6 +66,7 @@ def _build_network(
     description: Description, tensors: Tensors, num_inputs: int, num_outputs: int
 ) -> nn.Module:
     config = from_dict(ModelConfig, description["model"])
+    validate(Run(model=config))
     if config.name == "encoder":
         raise ValueError("not a network of a table")
     make = partial(load_registered("model", MODELS, config.name), (num_inputs,), num_outputs)

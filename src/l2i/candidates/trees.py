@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from l2i.candidates.predictors import TreePredictor
+from l2i.candidates.predictors import BoostedPredictor, TreePredictor
 
 ABSENT_LOGIT = -20.0  # of a class without a label
 
@@ -16,12 +16,13 @@ ABSENT_LOGIT = -20.0  # of a class without a label
 class _Forest:
     """Collect trees, whose nodes are numbered together."""
 
-    def __init__(self, num_outputs: int) -> None:
-        self.num_outputs, self.count, self.depth = num_outputs, 0, 0
+    def __init__(self) -> None:
+        self.count, self.depth = 0, 0
         self.parts: dict[str, list[NDArray[Any]]] = {
             name: [] for name in ("feature", "threshold", "left", "right", "value")
         }
         self.roots: list[int] = []
+        self.outputs: list[int] = []
 
     def add(
         self,
@@ -32,8 +33,9 @@ class _Forest:
         is_leaf: NDArray[np.bool_],
         value: NDArray[Any],
         depth: int,
+        output: int = 0,
     ) -> None:
-        """Add a tree of nodes [M] with values [M, C]; its root is node 0."""
+        """Add a tree of nodes [M], with values [M, C] or [M] for one output; its root is node 0."""
         own = np.arange(len(feature))
         self.parts["feature"].append(np.where(is_leaf, 0, feature))
         self.parts["threshold"].append(_round_down(np.where(is_leaf, 0.0, threshold)))
@@ -41,17 +43,27 @@ class _Forest:
         self.parts["right"].append(np.where(is_leaf, own, right) + self.count)
         self.parts["value"].append(value)
         self.roots.append(self.count)
+        self.outputs.append(output)
         self.count, self.depth = self.count + len(feature), max(self.depth, depth)
 
-    def build(self, bias: NDArray[Any], *, is_probability: bool = False) -> TreePredictor:
+    def build(self, bias: NDArray[Any], *, is_probability: bool) -> TreePredictor:
+        """Return trees of which each adds to all outputs."""
+        return TreePredictor(**self._join(bias, is_probability=is_probability))
+
+    def build_boosted(self, bias: NDArray[Any]) -> BoostedPredictor:
+        """Return trees of which each adds to one output."""
+        joined = self._join(bias, is_probability=False)
+        return BoostedPredictor(**joined, output=torch.tensor(self.outputs))
+
+    def _join(self, bias: NDArray[Any], *, is_probability: bool) -> dict[str, torch.Tensor]:
         joined = {name: torch.from_numpy(np.concatenate(p)) for name, p in self.parts.items()}
-        return TreePredictor(
+        return {
             **joined,
-            roots=torch.tensor(self.roots),
-            bias=torch.from_numpy(np.asarray(bias, dtype=np.float64)),
-            depth=torch.tensor(self.depth),
-            is_probability=torch.tensor(int(is_probability)),
-        )
+            "roots": torch.tensor(self.roots),
+            "bias": torch.from_numpy(np.asarray(bias, dtype=np.float64)),
+            "depth": torch.tensor(self.depth),
+            "is_probability": torch.tensor(int(is_probability)),
+        }
 
 
 def _round_down(threshold: NDArray[Any]) -> NDArray[np.float64]:
@@ -61,14 +73,14 @@ def _round_down(threshold: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(rounded > threshold, lower, rounded).astype(np.float64)
 
 
-def _add_tree(forest: _Forest, tree: Any, value: NDArray[Any]) -> None:
+def _add_tree(forest: _Forest, tree: Any, value: NDArray[Any], output: int = 0) -> None:
     left, right = tree.children_left, tree.children_right
-    forest.add(tree.feature, tree.threshold, left, right, left < 0, value, tree.max_depth)
+    forest.add(tree.feature, tree.threshold, left, right, left < 0, value, tree.max_depth, output)
 
 
 def convert_forest(model: Any, num_outputs: int) -> TreePredictor:
     """Convert a forest: the mean of its trees' probabilities, or of their targets."""
-    forest, count = _Forest(num_outputs), len(model.estimators_)
+    forest, count = _Forest(), len(model.estimators_)
     is_classifier = hasattr(model, "classes_")
     for estimator in model.estimators_:
         tree = estimator.tree_  # its values are [M, D, 1], or [M, 1, P] shares of classes
@@ -79,18 +91,17 @@ def convert_forest(model: Any, num_outputs: int) -> TreePredictor:
     return forest.build(np.zeros(num_outputs), is_probability=is_classifier)
 
 
-def convert_boosting(models: list[Any], num_outputs: int) -> TreePredictor:
+def convert_boosting(models: list[Any], num_outputs: int) -> BoostedPredictor:
     """Convert gradient boosting: one model for classes, or one per target."""
-    forest, columns = _Forest(num_outputs), _list_columns(models)
+    forest, columns = _Forest(), _list_columns(models)
     biases = []
     for model, used in zip(models, columns, strict=True):
         for stage in model.estimators_:
             for column, estimator in zip(used, stage, strict=True):
-                value = np.zeros((estimator.tree_.node_count, num_outputs))
-                value[:, column] = model.learning_rate * estimator.tree_.value[:, 0, 0]
-                _add_tree(forest, estimator.tree_, value)
+                value = model.learning_rate * estimator.tree_.value[:, 0, 0]
+                _add_tree(forest, estimator.tree_, value, column)
         biases.append(_get_boosting_bias(model))
-    return forest.build(_spread_bias(models, columns, biases, num_outputs))
+    return forest.build_boosted(_spread_bias(models, columns, biases, num_outputs))
 
 
 def _get_boosting_bias(model: Any) -> NDArray[Any]:
@@ -98,27 +109,26 @@ def _get_boosting_bias(model: Any) -> NDArray[Any]:
     return np.asarray(model._raw_predict_init(zeros)[0], dtype=np.float64)
 
 
-def convert_histogram_boosting(models: list[Any], num_outputs: int) -> TreePredictor:
+def convert_histogram_boosting(models: list[Any], num_outputs: int) -> BoostedPredictor:
     """Convert gradient boosting with binned inputs: one model for classes, or one per target."""
-    forest, columns = _Forest(num_outputs), _list_columns(models)
+    forest, columns = _Forest(), _list_columns(models)
     biases = []
     for model, used in zip(models, columns, strict=True):
         for stage in model._predictors:
             for column, predictor in zip(used, stage, strict=True):
                 nodes = predictor.nodes
-                value = np.zeros((len(nodes), num_outputs))
-                value[:, column] = nodes["value"]
                 forest.add(
                     nodes["feature_idx"],
                     nodes["num_threshold"],
                     nodes["left"].astype(np.int64),
                     nodes["right"].astype(np.int64),
                     nodes["is_leaf"].astype(bool),
-                    value,
+                    nodes["value"].astype(np.float64),
                     int(nodes["depth"].max()),
+                    column,
                 )
         biases.append(np.ravel(model._baseline_prediction))
-    return forest.build(_spread_bias(models, columns, biases, num_outputs))
+    return forest.build_boosted(_spread_bias(models, columns, biases, num_outputs))
 
 
 def _list_columns(models: list[Any]) -> list[list[int]]:

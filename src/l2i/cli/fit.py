@@ -169,9 +169,13 @@ def predict(folder: str, path: str, options: PredictOptions) -> None:
     from l2i.fit import label_file
     from l2i.fit.artifact import list_data_paths, read_fit
     from l2i.fit.predict import predict_table
+    from l2i.fit.report.verdict import find_doubt
 
     escape, out = options.escape_formulas, None
-    fitted, _ = read_fit(folder)
+    fitted, rows = read_fit(folder)
+    doubt = find_doubt(fitted, rows)
+    if doubt is not None:
+        parsing.print_stderr(f"warning: {doubt}. Do not use these predictions; label more rows.")
     if options.out is not None:
         data = [Path(path).expanduser(), *list_data_paths(Path(folder), fitted)]
         suffixes, overwrite = label_file.LABEL_FILE_SUFFIXES, options.overwrite

@@ -19,7 +19,7 @@ from torch import nn
 
 from l2i.candidates.base import Level, Progress, Score
 from l2i.candidates.catalog import NETWORK_NAMES
-from l2i.candidates.choice import TableChoice, choose_for_table
+from l2i.candidates.choice import MAX_NETWORK_STEPS, TableChoice, choose_for_table
 from l2i.config import Run, replace
 from l2i.data.samples import Samples, Splits
 from l2i.errors import InputError, NonFiniteCost
@@ -197,6 +197,8 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
         names = tuple(self.candidates)
         if not names and any(knob is not None for knob in knobs):
             names = NETWORK_NAMES
+        if self.steps is None and "steps" not in (self.settings or {}):
+            run = replace(run, steps=min(run.steps, MAX_NETWORK_STEPS))
         choice = choose_for_table(
             splits, run, names, minutes=self.minutes, notify=self._print_candidate
         )

@@ -16,6 +16,7 @@ from l2i.errors import InputError
 from l2i.fit import preprocess
 from l2i.fit.preprocess import ImagePreprocessor, TableEncoder, TablePreprocessor
 from l2i.fit.readers.columns import ColumnKind, to_floats
+from l2i.fit.readers.dates import SECONDS_PER_DAY, infer_date_format, read_dates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,11 +159,41 @@ def fit_inputs(x: pd.DataFrame | NDArray[Any], weight: NDArray[np.float64]) -> E
         return ImagePreprocessor.fit(x)
     if isinstance(x, np.ndarray):
         return TablePreprocessor(columns=preprocess.fit_numbers(x, weight))
-    columns = []
+    columns: list[preprocess.Column] = []
     for name in x.columns:
-        kind: ColumnKind = "number" if _is_number(x[name].dtype) else "category"
-        columns.append(preprocess.fit_column(x[name], kind, weight))
+        date_format = _find_date_format(x[name])
+        if date_format is not None:
+            days = _to_days(x[name], date_format)
+            columns += preprocess.fit_date_columns(days, date_format, weight)
+        else:
+            kind: ColumnKind = "number" if _is_number(x[name].dtype) else "category"
+            columns.append(preprocess.fit_column(x[name], kind, weight))
     return TablePreprocessor(columns=tuple(columns))
+
+
+def _find_date_format(values: pd.Series) -> str | None:
+    """Return how the dates of a column are written, as `l2i fit` reads them; None without dates."""
+    from pandas.api.types import is_datetime64_any_dtype
+
+    if is_datetime64_any_dtype(values.dtype):
+        return "%Y-%m-%d" if values.notna().any() else None
+    if _is_number(values.dtype):
+        return None
+    found = infer_date_format(values.astype(object))
+    return None if found is None else found.format
+
+
+def _to_days(values: pd.Series, date_format: str) -> pd.Series:
+    """Return days since 1970 of dates, NaN where blank; raise InputError for other values."""
+    import pandas as pd
+    from pandas.api.types import is_datetime64_any_dtype
+
+    if is_datetime64_any_dtype(values.dtype):
+        moments = pd.to_datetime(values, utc=True).dt.tz_localize(None).to_numpy("datetime64[s]")
+        days = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / SECONDS_PER_DAY)
+    else:
+        days = read_dates(values.astype(object), date_format)
+    return pd.Series(days, index=values.index, name=values.name)
 
 
 def encode_features(inputs: EstimatorInputs, x: pd.DataFrame | NDArray[Any]) -> NDArray[Any]:
@@ -171,6 +202,7 @@ def encode_features(inputs: EstimatorInputs, x: pd.DataFrame | NDArray[Any]) -> 
         assert isinstance(x, np.ndarray)
         return inputs.to_grey_levels(x)
     if not isinstance(x, np.ndarray):
-        return inputs(x)
+        dates = {c.name: c.date_format for c in inputs.columns if c.part}
+        return inputs(x.assign(**{name: _to_days(x[name], f) for name, f in dates.items()}))
     encoder = TableEncoder(inputs, torch.float64)
     return np.asarray(encoder(numbers=torch.from_numpy(x)).numpy())

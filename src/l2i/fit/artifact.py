@@ -28,6 +28,7 @@ FINAL = "final"  # the outputs to impute by, if they are not those of a candidat
 IDENTITY_FILE = "identity.json"  # written first: data, options and configuration
 REPORT_FILE = "report.html"
 RESTORE_HINT = "restore it, or fit again with a different --out"
+MAX_SLOPE = 10.0  # of a log std
 MAX_SAMPLE_VALUES = 100_000_000  # values per sample
 PREFERENCE_ORDER = ("l2i", "baseline", "supervised")  # ties go to the first
 SplitName = Literal["labeled", "unlabeled", "validation", "test"]
@@ -96,6 +97,7 @@ class FitRows:
     predictive_std: NDArray[np.float32] | None = None  # [N, D], regression: uncalibrated
     sizes: NDArray[np.int64] | None = None  # [N, 2], original width and height of images
     is_foreign: NDArray[np.bool_] | None = None  # [N], of a table: like none of the labelled rows
+    groups: NDArray[Any] | None = None  # [N], of a table: rows of one group are alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +140,12 @@ class FitArtifact:
     """Regression on a table: multiples of the predictive stds that cover 90 % of new targets."""
     error_std: tuple[float, ...] = ()
     """Likewise: std of the errors out of fold, in the targets' units."""
+    std_slopes: tuple[float, ...] = ()
+    """Likewise: by how much the log std grows with the standardised prediction."""
     std_by_distance: bool = False
     """Likewise: whether stds grow with the distance to the labelled rows."""
+    is_balanced: bool = False
+    """Of a table: whether every class counts the same in its metrics."""
     foreign_limit: float | None = None
     """Of a table: distance beyond which a row is like none of the labelled ones."""
     target_mean: tuple[float, ...] = ()
@@ -172,6 +178,8 @@ def write_fit(folder: Path, fitted: FitArtifact, rows: FitRows) -> None:
     from safetensors.numpy import save
 
     columns = {"id": rows.ids, "part": rows.split_names.astype(object)}
+    if rows.groups is not None:
+        columns["group"] = rows.groups.astype(object)
     frame = pd.DataFrame({**columns, "changes": rows.change_counts})
     outputs = {f"outputs.{name}": values for name, values in rows.outputs.items()}
     foreign = None if rows.is_foreign is None else rows.is_foreign.astype(np.uint8)
@@ -211,7 +219,7 @@ def read_fit(folder: str | Path) -> tuple[FitArtifact, FitRows]:
     """Read what `write_fit` saved; raise an InputError if the folder holds no complete fit."""
     path = Path(folder)
     if not (path / META_FILE).is_file():
-        is_unfinished = (path / "l2i").is_dir() or (path / "supervised").is_dir()
+        is_unfinished = (path / IDENTITY_FILE).is_file()
         raise InputError(
             f"{folder} is an unfinished fit; repeat the same 'l2i fit' command to resume it"
             if is_unfinished
@@ -299,13 +307,27 @@ def _are_consistent(fitted: FitArtifact, rows: FitRows) -> bool:
         and fitted.get_candidate(fitted.selected_name) is not None
         and all(_is_finite(values, (count, width)) for values in spread)
         and (rows.is_foreign is None or rows.is_foreign.shape == (count,))
-        and len(fitted.interval_factors) in (0, width)
+        and _are_errors_consistent(fitted, width)
         and labels.shape == ((count, width) if is_regression else (count,))
         and labels.dtype.kind in ("f" if is_regression else "iu")
         and all(isinstance(row_id, str) for row_id in rows.ids)
         and min(fitted.shape, default=0) > 0
         and math.prod(fitted.shape) <= MAX_SAMPLE_VALUES
         and all(math.isfinite(scale) and scale > 0 for scale in scales)
+    )
+
+
+def _are_errors_consistent(fitted: FitArtifact, width: int) -> bool:
+    """Check the stds and intervals of a table's targets, and the limit of foreign rows."""
+    has_stds = fitted.model is not None and fitted.classes is None
+    values = [*fitted.error_std, *fitted.interval_factors]
+    values += [] if fitted.foreign_limit is None else [fitted.foreign_limit]
+    num_stds = {len(fitted.error_std), len(fitted.std_slopes)}
+    return (
+        num_stds == {width if has_stds else 0}
+        and len(fitted.interval_factors) in (0, width)
+        and all(math.isfinite(value) and value >= 0 for value in values)
+        and all(abs(slope) <= MAX_SLOPE for slope in fitted.std_slopes)
     )
 
 
@@ -342,7 +364,7 @@ def _read_rows(path: Path, fitted: FitArtifact) -> FitRows:
     rows_content = read_checked(path, fitted, ROWS_FILE)
     table = read_parquet(path / ROWS_FILE, rows_content).table
     tensors = load(read_checked(path, fitted, OUTPUTS_FILE))
-    foreign = tensors.get("foreign")
+    foreign, has_groups = tensors.get("foreign"), "group" in table.column_names
     split_names = table["part"].to_pylist()
     # checked before numpy sees them: an array is as wide as its longest word
     if not set(split_names) <= set(get_args(SplitName)):
@@ -358,6 +380,7 @@ def _read_rows(path: Path, fitted: FitArtifact) -> FitRows:
         predictive_std=tensors.get("spread"),
         sizes=tensors.get("sizes"),
         is_foreign=None if foreign is None else foreign.astype(bool),
+        groups=np.array(table["group"].to_pylist(), dtype=object) if has_groups else None,
     )
 
 

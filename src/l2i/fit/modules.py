@@ -90,7 +90,8 @@ def load_table_model(folder: Path, fitted: FitArtifact) -> tuple[nn.Module, Labe
             is_classifier=is_classifier,
         )
         rows, usual = tensors["distance.rows"], tensors["distance.usual"]
-        if rows.ndim != 2 or rows.shape[1] != num_inputs or usual.ndim:
+        is_distance = rows.ndim == 2 and rows.shape[1] == num_inputs and not usual.ndim
+        if not is_distance or not len(rows) or not 0 < float(usual) < float("inf"):
             raise ValueError("distances do not fit the model")
         return model.requires_grad_(False), LabeledDistance(rows, usual)
     except (*DAMAGE, SafetensorError, RuntimeError):

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+from l2i.candidates.choice import MAX_NETWORK_STEPS
 from l2i.config import Data, Run, replace, to_json
 from l2i.config.validate import validate
 from l2i.data.samples import describe_changes
@@ -70,7 +71,9 @@ def fit(
     is_cross_validated = source.is_table and not override.ask_for_networks(options)
     check_table_options(source, options, is_cross_validated=is_cross_validated)
     data = prepare_data(source, options, preliminary, is_cross_validated=is_cross_validated)
-    run, choices = plan_run(data, options, override, preliminary)
+    run, choices = plan_run(
+        data, options, override, preliminary, is_cross_validated=is_cross_validated
+    )
     runs: dict[str, Run] = {}
     if not is_cross_validated:
         has_unlabeled = bool((data.split_names == "unlabeled").any())
@@ -132,7 +135,12 @@ def _make_facts(
 
 
 def plan_run(
-    data: PreparedData, options: FitOptions, override: RunFlags, preliminary: Run
+    data: PreparedData,
+    options: FitOptions,
+    override: RunFlags,
+    preliminary: Run,
+    *,
+    is_cross_validated: bool = False,
 ) -> tuple[Run, tuple[Choice, ...]]:
     """Return the validated run for the data, and the reason for each choice."""
     splits, shape = data.splits, tuple(data.x.shape[1:])
@@ -142,6 +150,8 @@ def plan_run(
     default_run, reasons = defaults.choose_run(facts, method=options.method)
     default_run = replace(default_run, probe_samples=min(MAX_PROBE_SAMPLES, len(splits.test.x)))
     steps, num_evals = override(default_run).steps, defaults.choose_num_evals(facts)
+    if is_cross_validated and steps > MAX_NETWORK_STEPS:
+        steps, reasons["steps"] = MAX_NETWORK_STEPS, "few, as every fold trains a network"
     run = override(defaults.with_steps(default_run, steps, num_evals))
     _check_model_choice(run, default_run)
     validate(run)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import softmax
 
-from l2i.candidates.distance import LabeledDistance, compute_stds
+from l2i.candidates.distance import LabeledDistance
+from l2i.candidates.error_scale import ErrorScale
 from l2i.files.output import ProgressCallback
 from l2i.fit.artifact import FitArtifact, Floats
 from l2i.fit.impute import make_label_columns, make_unique_name, round_targets
@@ -43,13 +44,24 @@ def predict_table(
     if fitted.classes is None:
         targets, std = round_targets(outputs, fitted.target_std), None
         if relative is not None:
-            std = compute_stds(fitted.error_std, relative, by_distance=fitted.std_by_distance)
+            levels = (outputs - np.asarray(fitted.target_mean)) / np.asarray(fitted.target_std)
+            std = get_error_scale(fitted).compute_stds(relative, levels)
         columns |= make_label_columns(fitted, targets, std, new_rows.sizes)
     else:
         columns |= _make_class_columns(fitted, outputs)
     if relative is not None and fitted.foreign_limit is not None:
         columns["foreign"] = relative > fitted.foreign_limit
     return pd.DataFrame(columns)
+
+
+def get_error_scale(fitted: FitArtifact) -> ErrorScale:
+    """Return how large the errors of a table's targets are."""
+    return ErrorScale(
+        std=fitted.error_std,
+        slopes=fitted.std_slopes,
+        by_distance=fitted.std_by_distance,
+        factors=fitted.interval_factors,
+    )
 
 
 def _make_class_columns(fitted: FitArtifact, outputs: Floats) -> dict[str, Any]:

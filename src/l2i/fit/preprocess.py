@@ -21,7 +21,13 @@ from l2i.errors import InputError
 from l2i.files.output import name_file_in_errors
 from l2i.files.safety import is_file
 from l2i.fit.readers.columns import BLANK, MAX_CATEGORIES, ColumnKind, to_floats, to_strings
-from l2i.fit.readers.dates import DATE_PARTS, PART_TITLES, list_date_parts, take_date_part
+from l2i.fit.readers.dates import (
+    DATE_PARTS,
+    DATE_TITLES,
+    PART_TITLES,
+    list_date_parts,
+    take_date_part,
+)
 from l2i.models.huggingface import load_config, save_text_config
 from l2i.models.text_encoder import check_length, get_max_tokens
 
@@ -132,13 +138,16 @@ def fit_numbers(x: NDArray[np.float64], weight: NDArray[np.float64]) -> tuple[Co
     )
 
 
-def fit_date_columns(values: pd.Series, date_format: str) -> list[Column]:
+def fit_date_columns(
+    values: pd.Series, date_format: str, weight: NDArray[np.float64] | None = None
+) -> list[Column]:
     """Fit the encodings of dates, given as days: elapsed time, and the parts that vary."""
     import pandas as pd
 
     columns, days = [], to_floats(values)
     for part in list_date_parts(days):
-        fitted = fit_column(pd.Series(take_date_part(days, part), name=values.name), "number")
+        part_values = pd.Series(take_date_part(days, part), name=values.name)
+        fitted = fit_column(part_values, "number", weight)
         has_blanks = fitted.blanks and part == DATE_PARTS[0]  # one flag is enough
         columns.append(replace(fitted, part=part, date_format=date_format, blanks=has_blanks))
     return columns
@@ -484,11 +493,21 @@ Preprocessor = TablePreprocessor | ImagePreprocessor | TextPreprocessor
 PREPROCESSORS = {"table": TablePreprocessor, "images": ImagePreprocessor, "text": TextPreprocessor}
 
 
+def _check_dates(preprocessor: TablePreprocessor) -> None:
+    """Raise KeyError for parts or formats of dates that do not exist."""
+    for column in preprocessor.columns:
+        if column.part and not (column.part in DATE_PARTS and column.date_format in DATE_TITLES):
+            raise KeyError(column.part)
+
+
 def load_preprocessor(saved: dict[str, Any]) -> Preprocessor:
     """Load what `to_json` wrote; raise InputError for anything else."""
     fields = {name: value for name, value in saved.items() if name != "kind"}
     try:
-        return cast(Preprocessor, from_dict(PREPROCESSORS[saved["kind"]], fields, "inputs."))
+        loaded = cast(Preprocessor, from_dict(PREPROCESSORS[saved["kind"]], fields, "inputs."))
+        if isinstance(loaded, TablePreprocessor):
+            _check_dates(loaded)
+        return loaded
     except (KeyError, TypeError, RecursionError):
         fix = "restore it, or fit again with a different --out"
         raise InputError(f"fit.json does not describe the inputs; {fix}") from None

@@ -34,6 +34,7 @@ from l2i.quantity import CountOrFraction, resolve_count
 if TYPE_CHECKING:
     import pandas as pd
 
+Mask = NDArray[np.bool_]  # [N], of rows
 MAX_SMALL_SET_ROWS = 40  # labelled rows, up to which every row may be a class
 MAX_EVAL_ROWS = 2000  # set aside by a fraction: more would hardly be more precise
 
@@ -67,7 +68,7 @@ def prepare_data(
         default if count is None else count for count in (options.validation, options.test)
     )
     split_names = assign_splits(
-        source.given_labels, validation=validation, test=test, seed=run.seed
+        source.given_labels, validation=validation, test=test, seed=run.seed, groups=source.groups
     )
     if not is_cross_validated and "validation" not in split_names:
         fix = "set --validation to 1 or more rows, or to a fraction such as 0.2"
@@ -104,12 +105,18 @@ def _fit_columns(rows: pd.DataFrame, source: Source) -> tuple[Column, ...]:
 
 
 def assign_splits(
-    labels: NDArray[Any], *, validation: CountOrFraction, test: CountOrFraction, seed: int
+    labels: NDArray[Any],
+    *,
+    validation: CountOrFraction,
+    test: CountOrFraction,
+    seed: int,
+    groups: NDArray[np.str_] | None = None,
 ) -> NDArray[np.str_]:
     """Return the split of each row (a SplitName), for labels as in `Source.given_labels`.
 
     Rows are set aside such that classes, or small and large targets, keep their shares, and at
-    least one row of each class is trained on.
+    least one row of each class is trained on. Of `groups`, whole ones are set aside, for testing
+    only, until they have enough labelled rows.
     """
     is_classification = labels.ndim == 1
     is_labeled = labels >= 0 if is_classification else ~np.isnan(labels).any(axis=1)
@@ -119,6 +126,9 @@ def assign_splits(
     num_test = _resolve_split_count(test, num_labeled, "test")
     generator = np.random.default_rng(seed)
     available = generator.permutation(np.flatnonzero(is_labeled))
+    if groups is not None and num_test:
+        split_names[_draw_groups(groups, is_labeled, num_test, generator)] = "test"
+        return split_names
     if is_classification:
         classes, first_rows = np.unique(labels[available], return_index=True)
         _check_class_count(len(classes), num_labeled)
@@ -136,6 +146,20 @@ def assign_splits(
         is_test = np.diff(np.arange(total + 1) * num_test // total) > 0
         split_names[selected[is_test]], split_names[selected[~is_test]] = "test", "validation"
     return split_names
+
+
+def _draw_groups(
+    groups: NDArray[np.str_], is_labeled: Mask, num_rows: int, generator: np.random.Generator
+) -> Mask:
+    """Return the labelled rows of groups that have enough of them, drawn at random."""
+    names, index = np.unique(groups[is_labeled], return_inverse=True)
+    order = generator.permutation(len(names))
+    totals = np.cumsum(np.bincount(index)[order])
+    num_drawn = int((totals < num_rows).sum()) + 1
+    if num_drawn > len(names) - 2:
+        fix = "lower --test, or label rows of more groups"
+        raise InputError(f"{len(names)} groups are too few to set {num_rows} rows aside; {fix}")
+    return is_labeled & np.isin(groups, names[order[:num_drawn]])
 
 
 def _resolve_split_count(requested: CountOrFraction, num_labeled: int, name: str) -> int:

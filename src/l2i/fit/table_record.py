@@ -18,6 +18,16 @@ from l2i.fit.artifact import DAMAGE
 SCORES_DIR = "candidates"  # in a fit folder
 
 
+def _check(recorded: Recorded) -> Recorded:
+    """Raise ValueError for what no candidate can have had."""
+    outputs, seconds = recorded
+    if outputs.ndim != 3 or outputs.dtype != np.float64 or not np.isfinite(outputs).all():
+        raise ValueError("not the outputs of a candidate")
+    if not 0 <= seconds < float("inf"):
+        raise ValueError("not the seconds of a candidate")
+    return recorded
+
+
 class FolderRecord:
     """One file per candidate: its outputs out of fold and its seconds, or why it was skipped."""
 
@@ -35,8 +45,8 @@ class FolderRecord:
             with safe_open(check_regular_file(path), framework="numpy") as file:
                 facts = json.loads(file.metadata()["facts"])
                 if facts["reason"] is not None:
-                    return Skipped(name, str(facts["reason"]))
-                return Recorded(file.get_tensor("outputs"), float(facts["seconds"]))
+                    return Skipped(name, str(facts["reason"]), float(facts["seconds"]))
+                return _check(Recorded(file.get_tensor("outputs"), float(facts["seconds"])))
         except (*DAMAGE, SafetensorError):
             fix = "remove it and repeat the command, or choose a different --out"
             raise DamagedFile(f"{path} is damaged; {fix}") from None
@@ -50,10 +60,14 @@ class FolderRecord:
             facts: dict[str, Any] = {"seconds": event.seconds, "reason": None}
         else:
             name, outputs = event.name, np.zeros((0, 0, 0))
-            facts = {"seconds": 0.0, "reason": event.reason}
+            facts = {"seconds": event.seconds, "reason": event.reason}
         self.folder.mkdir(parents=True, exist_ok=True)
         content = save({"outputs": np.ascontiguousarray(outputs)}, {"facts": json.dumps(facts)})
         write_atomic(self._get_path(name), content)
+
+    def count(self) -> int:
+        """Return how many candidates were scored or skipped before."""
+        return len(list(self.folder.glob("*.safetensors")))
 
     def _get_path(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"

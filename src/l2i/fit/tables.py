@@ -13,16 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from l2i.candidates.base import Floats, Progress, Score, predict
-from l2i.candidates.calibration import compute_interval_factors
 from l2i.candidates.catalog import check_names
 from l2i.candidates.choice import TableChoice, choose_for_table
-from l2i.candidates.distance import (
-    LabeledDistance,
-    compute_stds,
-    find_foreign_limit,
-    fit_distance,
-    scale_by_distance,
-)
+from l2i.candidates.distance import LabeledDistance, find_foreign, find_foreign_limit, fit_distance
+from l2i.candidates.error_scale import ErrorScale, fit_error_scale
 from l2i.candidates.network import Network
 from l2i.candidates.selection import AVERAGE_NAME, Selection
 from l2i.candidates.storage import describe_model
@@ -35,8 +29,8 @@ from l2i.fit.formatting import format_metric, pluralize
 from l2i.fit.options import FitOptions
 from l2i.fit.readers.source import Source
 from l2i.fit.split import PreparedData
+from l2i.fit.table_metric import TableMetric, choose_metric
 from l2i.fit.table_record import FolderRecord
-from l2i.tasks import Classification
 from l2i.training.setup import use_threads
 
 NETWORK_FLAGS = "--method, --validation and the settings of networks"
@@ -45,23 +39,23 @@ DEFAULT_MINUTES, DEFAULT_MINUTES_MANY_ROWS = 1.0, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorScale:
-    """How large errors of targets are, by those of labelled rows out of fold."""
+class _TableFit:
+    """A chosen and fitted model, and what it says of every row."""
 
-    std: tuple[float, ...]  # [D], in the targets' units, at the usual distance to labelled rows
-    by_distance: bool
-    factors: tuple[float, ...]  # [D], multiples of a std that cover 90 % of new targets
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Outputs:
-    """Outputs of every row, and how far they may be off."""
-
-    final: NDArray[Any]  # [N, C] logits, or [N, D] targets in their units
-    by_candidate: dict[str, NDArray[Any]]  # likewise, NaN where a row was not predicted
-    predictive_std: NDArray[np.float32] | None  # [N, D]
+    choice: TableChoice
+    model: torch.nn.Module
+    distance: LabeledDistance
+    metric: TableMetric
+    final: NDArray[Any]
+    """[N, C] logits, or [N, D] targets in their units, by models that have not seen the label."""
+    by_candidate: dict[str, NDArray[Any]]
+    """Likewise of each candidate, NaN where a row was not predicted."""
+    predictive_std: NDArray[np.float32] | None
+    """[N, D]."""
     errors: ErrorScale | None
-    is_foreign: NDArray[np.bool_]  # [N]
+    is_foreign: NDArray[np.bool_]
+    """[N]."""
+    foreign_limit: float
 
 
 def choose_minutes(options: FitOptions, num_rows: int) -> float:
@@ -104,7 +98,10 @@ def fit_table(
     notify: ProgressCallback,
 ) -> tuple[FitArtifact, FitRows]:
     """Compare the candidates, refit the chosen one, save it, and predict every row."""
-    minutes = choose_minutes(options, len(data.x))
+    minutes, record = choose_minutes(options, len(data.x)), FolderRecord(folder)
+    metric = choose_metric(data, is_balanced=options.balance)
+    if record.count():
+        notify(f"resuming: {pluralize(record.count(), 'candidate')} done before")
     with use_threads(run.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         choice = choose_for_table(
@@ -112,256 +109,207 @@ def fit_table(
             run,
             options.candidates,
             minutes=minutes,
-            notify=_make_reporter(notify, minutes, data),
-            groups=_take_groups(data),
+            notify=_make_reporter(notify, minutes, data, metric),
+            groups=_take_groups(data, "labeled"),
+            unlabeled_groups=_take_groups(data, "unlabeled"),
             is_balanced=options.balance,
-            record=FolderRecord(folder),
+            record=record,
         )
         if choice is None:
             fix = "label more rows, or leave out --candidates"
             raise InputError(f"too few labelled rows for these candidates; {fix}")
         selection = choice.selection
         notify(f"fitting {selection.title} to all {pluralize(len(selection.rows.x), 'label')}")
-        model = selection.fit()
-        distance, among = fit_distance(selection.rows.x, run.seed)
-        outputs = _predict_rows(data, choice, model, distance, among)
-    _save_model(folder, model, distance)
-    return _assemble(
-        data, choice, outputs, model, among, minutes, options, network_choices, source_info
-    )
+        fitted = _fit_chosen(data, choice, metric)
+    _save_model(folder, fitted)
+    choices = _explain_choice(data, selection, minutes, options, network_choices)
+    return _assemble(data, fitted, choices, source_info)
 
 
-def _take_groups(data: PreparedData) -> NDArray[np.str_] | None:
+def _take_groups(data: PreparedData, split: str) -> NDArray[np.str_] | None:
     groups = data.source.groups
-    if groups is None:
-        return None
-    return np.asarray(groups[data.split_names == "labeled"])
+    return None if groups is None else np.asarray(groups[data.split_names == split])
 
 
 def _make_reporter(
-    notify: ProgressCallback, minutes: float, data: PreparedData
+    notify: ProgressCallback, minutes: float, data: PreparedData, metric: TableMetric
 ) -> Callable[[Progress], None]:
     """Return a callback that says which candidate was scored, how, and what time is left."""
     truth = data.source.given_labels[data.split_names == "labeled"]
     mean, std = (0.0, 1.0) if data.splits.classes else (truth.mean(axis=0), truth.std(axis=0))
-    name = "error" if data.splits.classes else "RMSE"
+    name, unit = metric.name.partition(" (%)")[0], " %" if "%" in metric.name else ""
 
     def report(progress: Progress) -> None:
         event = progress.event
-        number = f"candidate {progress.number} of {progress.total}"
+        number = f"candidate {progress.number} of {progress.total}, {progress.title}"
         if not isinstance(event, Score):
-            notify(f"{number}, {event.name}: skipped, {event.reason}")
+            notify(f"{number}: skipped, {event.reason}")
             return
         left = max(0.0, 60 * minutes - progress.seconds)
         times = f"{event.seconds:.1f} s, {left:.0f} s left"
         result = "too few labels for folds"
         if len(event.outputs):
-            error = _compute_metric(data, event.outputs[0] * std + mean, truth)
-            unit = " %" if data.splits.classes else ""
-            result = f"{name} {format_metric(error, f'{name}{unit}')}{unit}"
-        notify(f"{number}, {event.candidate.title}: {result} ({times})")
+            value = metric.compute(event.outputs[0] * std + mean, truth)
+            result = f"{name} {format_metric(value, metric.name)}{unit}"
+        notify(f"{number}: {result} ({times})")
 
     return report
 
 
-def _predict_rows(
-    data: PreparedData,
-    choice: TableChoice,
-    model: torch.nn.Module,
-    distance: LabeledDistance,
-    among: Floats,
-) -> _Outputs:
-    """Return outputs of all rows by models that have not seen the row's label.
+def _fit_chosen(data: PreparedData, choice: TableChoice, metric: TableMetric) -> _TableFit:
+    """Fit what was chosen to all labels, and predict all rows by models that have not seen them.
 
     Labelled rows are predicted out of fold, unlabelled ones by models that did not train on them,
     and test rows by the model that is saved.
     """
-    names, mean, std = data.split_names, choice.mean + data.offset, choice.std
-    is_classifier = data.splits.classes is not None
-    is_labeled, is_unlabeled = names == "labeled", names == "unlabeled"
+    selection = choice.selection
+    model = selection.fit()
+    distance, among = fit_distance(selection.rows.x, selection.seed)
+    is_labeled, is_unlabeled = (data.split_names == s for s in ("labeled", "unlabeled"))
     raw = predict(model, data.x.numpy())
-    if choice.selection.folds:
+    if selection.folds:
         raw[is_labeled] = choice.outputs
     imputed = choice.predict_unlabeled()
     if imputed is not None:
         raw[is_unlabeled] = imputed.numpy()
-
-    def decode(values: Floats) -> NDArray[Any]:
-        return values.astype(np.float32) if is_classifier else values * std + mean
-
     relative = distance.measure(data.x.numpy())
     relative[is_labeled] = among
-    is_foreign = is_unlabeled & (relative > find_foreign_limit(among))
-    errors = None if is_classifier else _estimate_errors(choice, among)
-    predictive_std = (
-        None
-        if errors is None
-        else compute_stds(errors.std, relative, by_distance=errors.by_distance).astype(np.float32)
+    errors, predictive_std = None, None
+    if data.splits.classes is None:
+        gaps = choice.outputs - selection.rows.y
+        errors = fit_error_scale(gaps, raw[is_labeled], among, choice.std)
+        predictive_std = errors.compute_stds(relative, raw).astype(np.float32)
+    x = data.x.numpy()
+    is_foreign = is_unlabeled.copy()
+    is_foreign[is_unlabeled] = find_foreign(
+        distance, among, x[is_labeled], x[is_unlabeled], selection.seed
     )
-    return _Outputs(
-        final=decode(raw),
-        by_candidate={
-            name: decode(_spread(score.outputs, is_labeled))
-            for name, score in choice.selection.scores.items()
-            if len(score.outputs)
-        },
+    return _TableFit(
+        choice=choice,
+        model=model,
+        distance=distance,
+        metric=metric,
+        final=_decode(raw, data, choice),
+        by_candidate=_collect_outputs(data, choice, is_labeled),
         predictive_std=predictive_std,
         errors=errors,
         is_foreign=is_foreign,
+        foreign_limit=find_foreign_limit(among),
     )
 
 
-def _spread(outputs: Floats, is_labeled: NDArray[np.bool_]) -> Floats:
-    """Put outputs of labelled rows in their places, NaN elsewhere."""
-    values = np.full((len(is_labeled), outputs.shape[2]), np.nan)
-    values[is_labeled] = outputs[0]
-    return values
+def _decode(raw: Floats, data: PreparedData, choice: TableChoice) -> NDArray[Any]:
+    """Return logits as they are saved, or targets in their units."""
+    if data.splits.classes is not None:
+        return raw.astype(np.float32)
+    return np.asarray(raw * choice.std + choice.mean + data.offset)
 
 
-def _estimate_errors(choice: TableChoice, among: Floats) -> ErrorScale:
-    """Fit stds and intervals to the errors of labelled rows out of fold.
+def _collect_outputs(
+    data: PreparedData, choice: TableChoice, is_labeled: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """Return outputs of each candidate, and of the average if it was chosen, out of fold."""
+    selection = choice.selection
+    found = {n: s.outputs[0] for n, s in selection.scores.items() if len(s.outputs)}
+    if selection.name == AVERAGE_NAME:
+        found[AVERAGE_NAME] = selection.outputs
+    spread = {}
+    for name, outputs in found.items():
+        values = np.full((len(is_labeled), outputs.shape[1]), np.nan)
+        values[is_labeled] = outputs
+        spread[name] = _decode(values, data, choice)
+    return spread
 
-    Without folds nothing is known of the errors: they are as large as those of the mean.
-    """
-    errors = choice.outputs - choice.selection.rows.y
-    scale = scale_by_distance(errors, among)
-    size = np.maximum(np.sqrt(np.square(errors / scale).mean(axis=0)), 1e-6)
-    factors = compute_interval_factors(errors, size * scale)
-    is_by_distance = bool((scale != 1).any())
-    std = tuple((size * choice.std).tolist())
-    return ErrorScale(std=std, by_distance=is_by_distance, factors=tuple(factors.tolist()))
 
-
-def _save_model(folder: Path, model: torch.nn.Module, distance: LabeledDistance) -> None:
+def _save_model(folder: Path, fitted: _TableFit) -> None:
     from safetensors.torch import save
 
-    tensors = {f"model.{name}": t for name, t in describe_model(model)[1].items()}
-    tensors |= {f"distance.{name}": t for name, t in distance.state_dict().items()}
+    tensors = {f"model.{name}": t for name, t in describe_model(fitted.model)[1].items()}
+    tensors |= {f"distance.{name}": t for name, t in fitted.distance.state_dict().items()}
     write_atomic(folder / MODEL_FILE, save({n: t.contiguous() for n, t in tensors.items()}))
 
 
 def _assemble(
-    data: PreparedData,
-    choice: TableChoice,
-    outputs: _Outputs,
-    model: torch.nn.Module,
-    among: Floats,
-    minutes: float,
-    options: FitOptions,
-    network_choices: tuple[Choice, ...],
-    source_info: dict[str, Any],
+    data: PreparedData, fitted: _TableFit, choices: tuple[Choice, ...], source_info: dict[str, Any]
 ) -> tuple[FitArtifact, FitRows]:
     """Collect what the other commands need."""
-    source, selection = data.source, choice.selection
-    is_classifier = source.classes is not None
+    source, choice, selection = data.source, fitted.choice, fitted.choice.selection
+    is_regression, limit = source.classes is None, fitted.foreign_limit
     rows = FitRows(
         ids=source.ids,
         split_names=data.split_names,
         given_labels=source.given_labels,
-        outputs={**outputs.by_candidate, FINAL: outputs.final},
+        outputs={**fitted.by_candidate, FINAL: fitted.final},
         change_counts=np.zeros(len(source.ids), dtype=np.int64),
-        predictive_std=outputs.predictive_std,
-        is_foreign=outputs.is_foreign,
+        predictive_std=fitted.predictive_std,
+        is_foreign=fitted.is_foreign,
+        groups=source.groups,
     )
-    description = Classification.metric_description
-    if not is_classifier:
-        unit = "standard deviations of the labelled targets"
-        unit = unit if len(source.target_names) > 1 else "the target's units"
-        description = f"root mean squared error, in {unit}"
-    limit = find_foreign_limit(among)
-    fitted = FitArtifact(
+    artifact = FitArtifact(
         source=source_info,
         inputs=data.preprocessor.to_json(),
         shape=tuple(data.x.shape[1:]),
         classes=source.classes,
         targets=source.target_names,
-        metric_name=Classification.metric_name if is_classifier else "RMSE",
-        metric_description=description,
-        choices=_explain_choice(data, selection, minutes, options, network_choices),
+        metric_name=fitted.metric.name,
+        metric_description=fitted.metric.description,
+        is_balanced=fitted.metric.is_balanced,
+        choices=choices,
         notes=source.notes,
-        candidates=_list_candidates(data, choice, outputs),
+        candidates=_list_candidates(data, fitted),
         selected_name=selection.name,
         num_snapshots=0,
         num_folds=len(selection.folds[0]) if selection.folds else 0,
-        model=describe_model(model)[0],
+        model=describe_model(fitted.model)[0],
         skipped=tuple(f"{s.name}: {s.reason}" for s in selection.skipped),
         temperature=choice.temperature,
-        interval_factors=outputs.errors.factors if outputs.errors else (),
-        error_std=outputs.errors.std if outputs.errors else (),
-        std_by_distance=outputs.errors is not None and outputs.errors.by_distance,
+        interval_factors=fitted.errors.factors if fitted.errors else (),
+        error_std=fitted.errors.std if fitted.errors else (),
+        std_slopes=fitted.errors.slopes if fitted.errors else (),
+        std_by_distance=fitted.errors is not None and fitted.errors.by_distance,
         foreign_limit=limit if np.isfinite(limit) else None,
-        target_mean=() if is_classifier else tuple((choice.mean + data.offset).tolist()),
-        target_std=() if is_classifier else tuple(choice.std.tolist()),
+        target_mean=tuple((choice.mean + data.offset).tolist()) if is_regression else (),
+        target_std=tuple(choice.std.tolist()) if is_regression else (),
         covariate_shift_auc=compute_covariate_shift_auc(
             data.x, data.split_names == "unlabeled", seed=0
         ),
     )
-    return add_previews(fitted, rows, source), rows
+    return add_previews(artifact, rows, source), rows
 
 
-def _list_candidates(
-    data: PreparedData, choice: TableChoice, outputs: _Outputs
-) -> tuple[Candidate, ...]:
+def _list_candidates(data: PreparedData, fitted: _TableFit) -> tuple[Candidate, ...]:
     """Return each candidate with its metric out of fold, and the chosen average if it is one."""
-    selection = choice.selection
-    is_labeled = data.split_names == "labeled"
+    selection = fitted.choice.selection
+    levels = {n: (s.candidate.title, s.candidate.level) for n, s in selection.scores.items()}
+    if selection.name == AVERAGE_NAME:
+        levels[AVERAGE_NAME] = (selection.title, selection.level)
+    is_test = data.split_names == "test"
 
-    def measure(values: NDArray[Any], mask: NDArray[np.bool_]) -> float:
-        return _compute_metric(data, values[mask], data.source.given_labels[mask])
+    def measure(values: NDArray[Any], split: NDArray[np.bool_]) -> float:
+        return fitted.metric.compute(values[split], data.source.given_labels[split])
 
     candidates = []
-    for name, score in selection.scores.items():
-        values = outputs.by_candidate.get(name)
-        metric = float("nan") if values is None else measure(values, is_labeled)
-        level, title = int(score.candidate.level), score.candidate.title
-        loss = float("nan") if values is None else score.loss
-        candidates.append(_make_candidate(name, title, metric, loss, score.seconds, level))
-    if selection.name == AVERAGE_NAME:
-        values = outputs.final.copy()
-        values[is_labeled] = _average_members(selection, choice, data)
-        metric = measure(values, is_labeled)
-        title, level = selection.title, int(selection.level)
-        loss = selection.loss
-        candidates.append(_make_candidate(AVERAGE_NAME, title, metric, loss, 0.0, level))
-    is_test = data.split_names == "test"
-    if not is_test.any():
-        return tuple(candidates)
-    test_metric = measure(outputs.final, is_test)
-    return tuple(
-        dataclasses.replace(c, test_metric=test_metric) if c.name == selection.name else c
-        for c in candidates
-    )
-
-
-def _average_members(selection: Selection, choice: TableChoice, data: PreparedData) -> Floats:
-    values = selection.outputs
-    if data.splits.classes is not None:
-        return values
-    return np.asarray(values * choice.std + choice.mean + data.offset)
-
-
-def _make_candidate(
-    name: str, title: str, metric: float, loss: float, seconds: float, level: int
-) -> Candidate:
-    return Candidate(
-        name=name,
-        title=title,
-        validation_metric=metric,
-        validation_cost=loss,
-        test_metric=None,
-        steps=0,
-        seconds=seconds,
-        level=level,
-    )
-
-
-def _compute_metric(data: PreparedData, values: NDArray[Any], truth: NDArray[Any]) -> float:
-    """Return the error in per cent, or the RMSE; of several targets in their stds."""
-    if data.splits.classes is not None:
-        return float(100 * (values.argmax(axis=1) != truth).mean())
-    labels = data.source.given_labels[data.split_names == "labeled"]
-    unit = labels.std(axis=0) if truth.shape[1] > 1 else 1.0
-    return float(np.sqrt(np.square((values - truth) / unit).mean()))
+    for name, (title, level) in levels.items():
+        score, values = selection.scores.get(name), fitted.by_candidate.get(name)
+        has_test = is_test.any() and name == selection.name
+        candidate = Candidate(
+            name=name,
+            title=title,
+            validation_metric=float("nan"),
+            validation_cost=float("nan"),
+            test_metric=measure(fitted.final, is_test) if has_test else None,
+            steps=0,
+            seconds=0.0 if score is None else score.seconds,
+            level=int(level),
+        )
+        if values is not None:
+            metric = measure(values, data.split_names == "labeled")
+            loss = selection.loss if score is None else score.loss
+            candidate = dataclasses.replace(
+                candidate, validation_metric=metric, validation_cost=loss
+            )
+        candidates.append(candidate)
+    return tuple(candidates)
 
 
 def _explain_choice(
@@ -388,6 +336,10 @@ def _explain_choice(
             reason="set by you" if options.candidates else "all that suit the table, in time",
         ),
     ]
+    if selection.rows.groups is not None:
+        count = pluralize(len(np.unique(selection.rows.groups)), "group")
+        reason = "set by you: rows of a group are in the same fold"
+        chosen.append(Choice(name="groups", value=f"{options.group}, {count}", reason=reason))
     if options.balance:
         reason = "set by you: every class counts the same"
         chosen.append(Choice(name="balance", value="on", reason=reason))

@@ -53,11 +53,13 @@ def clean_cells(
     progress: ProgressCallback,
     *,
     missing: Sequence[str] = (),
+    labels: Sequence[str] = (),
     decimal_comma: bool = False,
 ) -> RawTable:
     """Strip cells, and make numbers of those that are meant as such; NaN where blank.
 
-    `missing` are further cells that count as blank.
+    `missing` are further cells that count as blank. In the columns of `labels` words for missing
+    may be classes.
     """
     import pandas as pd
 
@@ -77,7 +79,8 @@ def clean_cells(
                 row = (without != cells).to_numpy().nonzero()[0][0]
                 examples.append(f"'{name}' ('{cells.iloc[row]}' is {without.iloc[row]})")
                 cells = without
-            cells = _mask(cells, _find_missing_words(cells), blank_counts)
+            if name not in labels:
+                cells = _mask(cells, _find_missing_words(cells), blank_counts)
         columns[name] = cells
     notes = []
     if blank_counts:
@@ -123,13 +126,16 @@ def _is_number(text: str) -> bool:
 
 
 def _has_decimal_commas(cells: pd.Series) -> bool:
-    present = cells[~_is_missing_word(cells)].dropna()
+    present = cells[~is_missing_word(cells)].dropna()
     is_integer_or_comma = present.str.fullmatch(r"[+-]?\d+(,\d+)?")
     return bool(is_integer_or_comma.all() and present.str.contains(",", regex=False).any())
 
 
-def _is_missing_word(cells: pd.Series) -> pd.Series:
-    return cells.str.lower().isin(MISSING_WORDS)
+def is_missing_word(cells: pd.Series) -> pd.Series:
+    """Return which cells are words for missing, such as 'unknown'."""
+    if cells.dtype != object:
+        return cells.isna() & False
+    return cells.astype(str).str.lower().isin(MISSING_WORDS)
 
 
 def _find_non_numbers(cells: pd.Series) -> pd.Series:
@@ -142,7 +148,7 @@ def _find_non_numbers(cells: pd.Series) -> pd.Series:
 def _find_missing_words(cells: pd.Series) -> pd.Series:
     """Return which cells stand for missing numbers: words in a column of numbers otherwise."""
     others = _find_non_numbers(cells)
-    is_word = _is_missing_word(others) if len(others) else others.isna()
+    is_word = is_missing_word(others) if len(others) else others.isna()
     if not is_word.all() or len(others) == cells.count():
         is_word &= False
     return is_word.reindex(cells.index, fill_value=False)

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from l2i.errors import InputError
 from l2i.files.output import ProgressCallback, ignore_progress, report_progress
 from l2i.fit.formatting import format_names, join_truncated, pluralize
-from l2i.fit.readers.dates import DATE_TITLES, DateFormat, infer_date_format, read_dates
+from l2i.fit.readers.dates import (
+    DATE_TITLES,
+    DateFormat,
+    has_mixed_dates,
+    infer_date_format,
+    read_dates,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,10 +28,11 @@ ColumnKind = Literal["number", "category", "text", "date"]
 KIND_TITLES = {"number": "numeric", "category": "categorical", "date": "date", "text": "text"}
 BLANK = ""  # a blank cell among strings
 MAX_CATEGORIES = 100  # per column; rarer ones count as unknown
-ID_WORDS = {"id", "ids", "idx", "index", "row", "rows", "rowid", "rownames", "unnamed", "uuid"}
+ID_WORDS = {"id", "ids", "rowid", "rownames", "uuid"}  # anywhere in a name
+INDEX_WORDS = {*ID_WORDS, "idx", "index", "row", "rows", "unnamed"}  # if all of its words are such
 LAST_ID_WORDS = {  # that make an id of a name which ends with one
     *("key", "code", "serial", "account", "acct", "case", "patient", "customer", "subject"),
-    *("number", "num", "no", "nr"),
+    *("number", "num", "no", "nr", "phone", "telephone"),
 }
 TIME_WORDS = {"year", "month", "week", "day", "date", "hour", "minute", "second", "time", "age"}
 IDS, ROW_NUMBERS = "ids", "row numbers"  # what numbers may be that are not inputs
@@ -216,7 +223,10 @@ def _infer_kind(
     if 2 * len(bad_rows) <= len(present):
         alternative = f"--category {name}, --text {name} or --ignore {name}"
         raise make_mixed_error(values, bad_rows, "column", alternative)
-    return infer_date_format(values) or _infer_word_kind(values, present)
+    date_format = infer_date_format(values)
+    if date_format is None and has_mixed_dates(values):
+        return SkippedColumn("dates in several formats; write them as year-month-day")
+    return date_format or _infer_word_kind(values, present)
 
 
 def _infer_word_kind(values: pd.Series, present: pd.Series) -> ColumnKind | SkippedColumn:
@@ -244,12 +254,13 @@ def find_id_reason(values: pd.Series) -> str | None:
     if np.isnan(floats).any() or (floats % 1 != 0).any() or len(np.unique(floats)) < len(floats):
         return None
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", str(values.name))]
-    if ID_WORDS & set(words) or LAST_ID_WORDS & set(words[-1:]):
+    is_index = bool(words) and set(words) <= INDEX_WORDS
+    if is_index or ID_WORDS & set(words) or LAST_ID_WORDS & set(words[-1:]):
         return IDS
     steps = np.diff(floats)
-    is_index = len(floats) >= MIN_ROWS_OF_INDEX and (steps > 0).all()
+    grows_like_index = len(floats) >= MIN_ROWS_OF_INDEX and steps.min() == 1
     is_dense = steps.size and 0 <= floats[0] <= MAX_INDEX_GAP * 5 and steps.mean() <= MAX_INDEX_GAP
-    return ROW_NUMBERS if is_index and is_dense and not TIME_WORDS & set(words) else None
+    return ROW_NUMBERS if grows_like_index and is_dense and not TIME_WORDS & set(words) else None
 
 
 def _describe_ambiguous(dates: dict[str, DateFormat]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2i.errors import InputError
+from l2i.fit.readers.cells import is_missing_word
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +43,7 @@ PART_TITLES = {
     "hour": "hour of the day",
 }
 SECONDS_PER_DAY = 86_400.0
+MIN_DAYS, MAX_DAYS = -62_091.0, 84_006.0  # since 1970: the years 1800 to 2199
 MAX_SAMPLE = 200  # distinct cells that decide whether a column holds dates
 LOOKS_LIKE_DATE = re.compile(r"\d.*[-/. ].*\d")
 DATE_AND_TIME = (
@@ -58,12 +60,26 @@ class DateFormat(NamedTuple):
     """Whether day and month could as well be exchanged."""
 
 
-def infer_date_format(cells: pd.Series) -> DateFormat | None:
-    """Return the format in which more than half of the cells are dates, if there is one."""
-    sample = cells.dropna().drop_duplicates().head(MAX_SAMPLE)
+def _draw_sample(cells: pd.Series) -> pd.Series | None:
+    """Return some distinct cells, if they are words of which most could be dates."""
+    sample = cells[~is_missing_word(cells)].dropna().drop_duplicates().head(MAX_SAMPLE)
     if not len(sample) or not sample.map(lambda cell: isinstance(cell, str)).all():
         return None
-    if 2 * sample.str.contains(LOOKS_LIKE_DATE).sum() <= len(sample):
+    return sample if 2 * sample.str.contains(LOOKS_LIKE_DATE).sum() > len(sample) else None
+
+
+def has_mixed_dates(cells: pd.Series) -> bool:
+    """Return whether all cells are dates, but in different formats."""
+    sample = _draw_sample(cells)
+    if sample is None:
+        return False
+    return bool(np.any([np.isfinite(_parse(sample, name)) for name in DATE_TITLES], axis=0).all())
+
+
+def infer_date_format(cells: pd.Series) -> DateFormat | None:
+    """Return the format in which more than half of the cells are dates, if there is one."""
+    sample = _draw_sample(cells)
+    if sample is None:
         return None
     counts = {name: int(np.isfinite(_parse(sample, name)).sum()) for name in DATE_TITLES}
     best = max(counts, key=lambda name: counts[name])
@@ -81,11 +97,13 @@ def infer_date_format(cells: pd.Series) -> DateFormat | None:
 def read_dates(cells: pd.Series, date_format: str) -> Floats:
     """Return days since 1970, NaN where blank; raise InputError for a cell that is no date."""
     days = _parse(cells, date_format)
-    bad_rows = np.flatnonzero(np.isnan(days) & cells.notna().to_numpy(dtype=bool))
+    is_blank = (cells.isna() | is_missing_word(cells)).to_numpy(dtype=bool)
+    bad_rows = np.flatnonzero(np.isnan(days) & ~is_blank)
     if len(bad_rows):
         cell, row = str(cells.iloc[bad_rows[0]])[:40], bad_rows[0] + 1
-        problem = f"column '{cells.name}' holds dates, but '{cell}' in row {row} is none"
-        fix = f"write it as {DATE_TITLES[date_format]}, or leave it blank"
+        name = cells.name
+        problem = f"column '{name}' holds dates, but '{cell}' in row {row} is no date"
+        fix = f"write it as {DATE_TITLES[date_format]}, leave it blank, or use --category {name}"
         raise InputError(f"{problem}; {fix}")
     return days
 
@@ -98,7 +116,9 @@ def _parse(cells: pd.Series, date_format: str) -> Floats:
     distinct, inverse = np.unique(text.to_numpy(dtype=str), return_inverse=True)
     parts = pd.Series(distinct, dtype=object).str.extract(f"^{DATE_AND_TIME}$")
     dates = pd.to_datetime(parts["date"], format=date_format, errors="coerce")
-    days = (dates - pd.Timestamp(0)).dt.total_seconds().to_numpy(np.float64) / SECONDS_PER_DAY
+    moments = dates.to_numpy().astype("datetime64[s]")
+    days = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / SECONDS_PER_DAY)
+    days[(days < MIN_DAYS) | (days > MAX_DAYS)] = np.nan
     return np.asarray((days + _parse_times(parts) / SECONDS_PER_DAY)[inverse])
 
 

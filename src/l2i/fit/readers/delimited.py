@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from l2i.data.datasets.imdb import allow_long_fields
 from l2i.errors import InputError
@@ -17,6 +17,9 @@ from l2i.files.safety import check_columns, check_regular_file, get_disk_usage
 from l2i.fit.readers.cells import RawTable, clean_cells
 from l2i.fit.readers.columns import check_unique_names
 from l2i.fit.readers.parquet import read_parquet_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 MAX_CELLS = 20_000_000  # if lines may be short; a table of full lines has at most a cell per byte
@@ -35,6 +38,7 @@ def read_table(
     encoding: str = "auto",
     separator: str = "auto",
     missing: Sequence[str] = (),
+    labels: Sequence[str] = (),
     check_names: Callable[[list[str]], None] = lambda names: None,
     progress: ProgressCallback = ignore_progress,
 ) -> RawTable:
@@ -47,23 +51,23 @@ def read_table(
     if path.suffix.lower() == ".parquet":
         frame, notes = read_parquet_frame(path)
         check_names(list(frame.columns))
-        table = clean_cells(frame, progress, missing=missing)
+        table = clean_cells(frame, progress, missing=missing, labels=labels)
         table = table._replace(notes=(*notes, *table.notes))
     else:
-        table = _read_csv(path, encoding, separator, missing, check_names, progress)
+        frame, notes, separator = _read_csv(path, encoding, separator, check_names)
+        table = clean_cells(
+            frame, progress, missing=missing, labels=labels, decimal_comma=separator != ","
+        )
+        table = table._replace(notes=(*notes, *table.notes))
     if not len(table.frame):
         raise InputError(f"{path} has a header but no rows; add some")
     return table
 
 
 def _read_csv(
-    path: Path,
-    encoding: str,
-    separator: str,
-    missing: Sequence[str],
-    check_names: Callable[[list[str]], None],
-    progress: ProgressCallback,
-) -> RawTable:
+    path: Path, encoding: str, separator: str, check_names: Callable[[list[str]], None]
+) -> tuple[pd.DataFrame, tuple[str, ...], str]:
+    """Return the cells as strings, notes on how they were read, and the separator."""
     import pandas as pd
 
     file_encoding, notes = _detect_encoding(path, encoding)
@@ -100,8 +104,7 @@ def _read_csv(
     frame.columns = [str(name).strip() for name in frame.columns]
     if delimiter != ",":
         notes += (f"separator: {'tab' if delimiter == TAB else repr(delimiter)}",)
-    table = clean_cells(frame, progress, missing=missing, decimal_comma=delimiter != ",")
-    return table._replace(notes=(*notes, *table.notes))
+    return frame, notes, delimiter
 
 
 def _make_parse_error(path: Path, message: str) -> InputError:

@@ -22,7 +22,7 @@ from l2i.fit.artifact import RowPreview
 from l2i.fit.formatting import format_first_and_last, format_names, pluralize
 from l2i.fit.options import ReadOptions
 from l2i.fit.preprocess import Column, TablePreprocessor, TextPreprocessor
-from l2i.fit.readers.cells import RawTable
+from l2i.fit.readers.cells import RawTable, is_missing_word
 from l2i.fit.readers.columns import (
     BLANK,
     ColumnKind,
@@ -308,6 +308,7 @@ def _read_labeled_table(path: Path, options: ReadOptions, progress: ProgressCall
         encoding=options.encoding,
         separator=options.separator,
         missing=options.missing,
+        labels=[name for name in (*options.target, options.id, options.group) if name],
         check_names=check_names,
         progress=progress,
     )
@@ -333,6 +334,7 @@ def _read_array_source(path: Path, options: ReadOptions, progress: ProgressCallb
     assert y is not None
     labels, task = parse_npz_targets(y, options.task, path)
     targets, ids = read_targets(labels, task), _number_rows(len(x))
+    _check_unused_options(options, ("group",), "CSV and Parquet files")
     if x.ndim == 2:
         _check_unused_options(options, ("size", "landmarks"), "images")
         frame = array_to_frame(x)
@@ -435,6 +437,10 @@ def _read_new_table(
     ids, id_notes = _get_new_row_ids(frame, saved)
     kinds = {name: column.raw_kind for name, column in columns.items()}
     date_formats = {name: column.date_format for name, column in columns.items()}
+    numbers = [name for name, kind in kinds.items() if kind == "number"]
+    frame = frame.assign(
+        **{name: frame[name].mask(is_missing_word(frame[name])) for name in numbers}
+    )
     inputs = convert_columns(frame, kinds, date_formats)
     cell_notes = [
         note

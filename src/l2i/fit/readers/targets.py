@@ -28,7 +28,8 @@ MAX_CLASSES = 10_000
 MAX_INTEGER_CLASSES = 20  # integers with more distinct values are numbers, not classes
 MIN_LABELS_OF_IDS = 10  # labelled rows, from which different numbers may be ids
 INTEGER_PATTERN = re.compile(r"[+-]?\d{1,300}")  # Python refuses to convert far more digits
-NO_UNLABELED_NOTE = "no unlabelled rows: only the supervised model will be trained"
+NO_UNLABELED_NOTE = "no unlabelled rows: there is nothing to impute"
+MIN_MARKED = 0.5  # share of the labels with one value, from which it may mean no label
 
 
 class Targets(NamedTuple):
@@ -61,10 +62,15 @@ def _infer_targets(frame: pd.DataFrame) -> Targets:
     numeric = values.drop(values.index[bad_rows]).dropna()
     if not len(bad_rows):
         _check_no_id(present)
-    if 2 * len(bad_rows) > len(present) or not _is_continuous(numeric):
+    is_marked = len(bad_rows) > 0 and values.iloc[bad_rows].nunique() == 1
+    is_marked &= len(numeric) > 0 and _is_continuous(numeric)
+    if not is_marked and (2 * len(bad_rows) > len(present) or not _is_continuous(numeric)):
         return _parse_classes(values)
     if len(bad_rows):
-        raise make_mixed_error(values, bad_rows, "target", "--task classification")
+        words = values.iloc[bad_rows].unique()
+        marked = f"--missing '{words[0]}' if it means unlabelled, or "
+        alternative = f"{marked if len(words) == 1 else ''}--task classification"
+        raise make_mixed_error(values, bad_rows, "target", alternative)
     targets = _parse_numbers(frame)
     numeric_note = f"target '{values.name}' is numeric ({present.nunique():,} distinct values)"
     note = f"{numeric_note}: regression; use --task classification for classes"
@@ -111,7 +117,7 @@ def _describe_classes(target: str, labels: NDArray[np.int64], names: list[str]) 
     class_list = join_truncated([f"'{name}' ({count:,})" for name, count in class_counts])
     title = f"target '{target}' has {len(names):,} classes: {class_list}"
     singletons = format_names([name for name, count in class_counts if count == 1])
-    limit = f"classes with one label, which cannot be both trained and validated on: {singletons}"
+    limit = f"classes with one label, too few to judge a model by: {singletons}"
     suspicious = [
         f"warning: {count:,} labels are '{name}'; if it means unlabelled, use --missing {name}"
         for name, count in class_counts
@@ -151,7 +157,21 @@ def _parse_numbers(frame: pd.DataFrame) -> Targets:
     if is_constant.all():
         fix = "choose a different --target"
         raise InputError(f"target {constant_names} is constant over the labelled rows; {fix}")
-    notes = [_describe_labeled(is_labeled)]
+    notes = [_describe_labeled(is_labeled), *_describe_markers(frame, labels[is_labeled])]
     if is_constant.any():
         notes.append(f"targets that are constant over the labelled rows: {constant_names}")
     return Targets(labels, None, tuple(notes))
+
+
+def _describe_markers(frame: pd.DataFrame, labels: NDArray[np.float64]) -> list[str]:
+    """Warn of a number that most labels are: it may mean that there is none."""
+    notes = []
+    for name, column in zip(frame.columns, labels.T, strict=True):
+        values, counts = np.unique(column, return_counts=True)
+        if len(values) > 2 and counts.max() > MIN_MARKED * len(column):
+            value, count = f"{values[counts.argmax()]:g}", f"{counts.max():,} of {len(column):,}"
+            notes.append(
+                f"warning: {count} labels of '{name}' are {value}; if it means unlabelled, use "
+                f"--missing {value}"
+            )
+    return notes

@@ -11,7 +11,6 @@ from typing import Any
 from l2i.errors import DamagedFile
 from l2i.files.output import check_output_file, translate_write_errors, write_atomic, write_output
 from l2i.fit.artifact import (
-    FINAL,
     REPORT_FILE,
     Candidate,
     FitArtifact,
@@ -114,7 +113,7 @@ def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str
         "lead": build_lead(fitted, rows, imputations),
         "verdict": build_verdict(fitted, rows),
         "heldout": describe_heldout(fitted),
-        "confused": "labelled rows, out of fold," if fitted.num_folds else "validation rows",
+        "confused": "labelled rows, out of fold" if fitted.num_folds else "validation rows",
         "metrics": _build_metrics(fitted, rows),
         "curves": build_curves_section(folder, fitted),
         "calibration": build_calibration_section(fitted, rows),
@@ -173,8 +172,7 @@ def _build_metrics(fitted: FitArtifact, rows: FitRows) -> dict[str, Any]:
 
 def _format_class_metrics(candidate: Candidate, fitted: FitArtifact, rows: FitRows) -> list[str]:
     """Format the mean error over classes, and the loss by which candidates are compared."""
-    is_final = candidate.name not in rows.outputs  # an average, whose outputs are the final ones
-    balanced = compute_balanced_error(fitted, rows, FINAL if is_final else candidate.name)
+    balanced = compute_balanced_error(fitted, rows, candidate.name)
     return [format_metric(balanced, fitted.metric_name), f"{candidate.validation_cost:.3f}"]
 
 

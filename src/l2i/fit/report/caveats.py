@@ -13,9 +13,8 @@ from l2i.fit.formatting import format_percent, pluralize
 from l2i.fit.impute import Imputations
 from l2i.fit.report.comparison import describe_heldout, estimate_metrics, mask_known_labels
 from l2i.fit.report.confidence import compute_confidence
-from l2i.fit.report.verdict import MAX_CLASS_RATIO, build_verdict
+from l2i.fit.report.verdict import CONSTANT_NAMES, MAX_CLASS_RATIO, MAX_SHIFT_AUC, find_doubt
 
-MAX_SHIFT_AUC = 0.7  # ROC AUC
 MAX_LABEL_SHIFT = 0.2  # total variation between labelled and imputed shares
 MAX_CLASS_SHARE = 0.95  # of imputed labels in one class
 MIN_OTHERS_RATIO = 0.25  # of the other classes, relative to their share among labelled rows
@@ -57,19 +56,17 @@ def find_caveats(fitted: FitArtifact, rows: FitRows, imputations: Imputations) -
         caveats += [
             _check_overconfidence(fitted, rows),
             _check_class_balance(fitted, given),
-            _check_collapse(names, given, imputed) or _check_label_shift(names, given, imputed),
+            _check_collapse(fitted, given, imputed) or _check_label_shift(names, given, imputed),
         ]
     return [caveat for caveat in caveats if caveat is not None]
 
 
 def _check_usefulness(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
     """Check that the model of a table is better than one that ignores the inputs."""
-    if fitted.model is None or not fitted.num_folds:
+    doubt = find_doubt(fitted, rows)
+    if doubt is None:
         return None
-    claim = next(iter(build_verdict(fitted, rows).sentences))
-    if claim.tone != "bad":
-        return None
-    return Caveat(f"{claim.claim}: {claim.facts}.", "Do not use these labels; label more rows.")
+    return Caveat(f"{doubt}.", "Do not use these labels; label more rows.")
 
 
 def _check_foreign(rows: FitRows) -> Caveat | None:
@@ -94,11 +91,10 @@ def _check_covariate_shift(fitted: FitArtifact) -> Caveat | None:
 
 def _check_class_balance(fitted: FitArtifact, given: Counts) -> Caveat | None:
     largest, smallest = int(given.argmax()), int(given.argmin())
-    if given[largest] <= MAX_CLASS_RATIO * given[smallest]:
+    if given[largest] <= MAX_CLASS_RATIO * given[smallest] or fitted.is_balanced:
         return None
-    names, balance = fitted.classes or (), ""
-    if fitted.model is not None and not any(choice.name == "balance" for choice in fitted.choices):
-        balance = ", or let every class count the same (--balance)"
+    names = fitted.classes or ()
+    balance = "" if fitted.model is None else ", or let every class count the same (--balance)"
     return Caveat(
         f"The labelled rows are imbalanced: {pluralize(int(given[largest]), 'row')} of class "
         f"{names[largest]}, {given[smallest]:,} of class {names[smallest]}.",
@@ -107,8 +103,9 @@ def _check_class_balance(fitted: FitArtifact, given: Counts) -> Caveat | None:
     )
 
 
-def _check_collapse(names: tuple[str, ...], given: Counts, imputed: Counts) -> Caveat | None:
-    if imputed.max() <= MAX_CLASS_SHARE * imputed.sum() or (given > 0).sum() < 2:
+def _check_collapse(fitted: FitArtifact, given: Counts, imputed: Counts) -> Caveat | None:
+    names, is_guess = fitted.classes or (), fitted.selected_name in CONSTANT_NAMES
+    if is_guess or imputed.max() <= MAX_CLASS_SHARE * imputed.sum() or (given > 0).sum() < 2:
         return None
     top = int(imputed.argmax())
     others = 1 - given[top] / given.sum()  # a class as common as it should be has not collapsed
@@ -117,8 +114,8 @@ def _check_collapse(names: tuple[str, ...], given: Counts, imputed: Counts) -> C
     return Caveat(
         f"The imputed labels have collapsed: {format_percent(imputed[top] / imputed.sum())} of "
         f"them are class {names[top]}, although the labelled rows have other classes.",
-        "Do not use these labels. Label more rows of the other classes, or train longer with a "
-        "lower learning rate.",
+        "Do not use these labels. Label more rows of the other classes"
+        + (", or train longer with a lower learning rate." if fitted.model is None else "."),
     )
 
 

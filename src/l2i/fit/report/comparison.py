@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import math
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from l2i.fit.artifact import Candidate, FitArtifact, FitRows, Floats, Mask
 from l2i.fit.formatting import format_metric, format_significant, pluralize
+from l2i.fit.table_metric import weigh_classes
 
 Tone = Literal["good", "bad", "open"]
 # No difference is significant with fewer rows: one large error decides an RMSE.
@@ -186,14 +189,27 @@ def estimate_metrics(fitted: FitArtifact, rows: FitRows, split: str) -> dict[str
     mask, is_classification = mask_known_labels(fitted, rows, split), fitted.classes is not None
     names = [c.name for c in fitted.candidates if c.name in rows.outputs] if mask.any() else []
     errors = {name: compute_row_errors(fitted, rows, name, mask) for name in names}
-    return {n: estimate_metric(e, is_classification=is_classification) for n, e in errors.items()}
+    groups = get_groups(rows, mask)
+    return {
+        name: estimate_metric(values, is_classification=is_classification, groups=groups)
+        for name, values in errors.items()
+    }
+
+
+def get_groups(rows: FitRows, mask: Mask) -> NDArray[Any] | None:
+    """Return the groups of some rows, if rows are grouped."""
+    return None if rows.groups is None else rows.groups[mask]
 
 
 def compute_row_errors(fitted: FitArtifact, rows: FitRows, name: str, mask: Mask) -> Floats:
-    """Return each row's error: whether the class is wrong, or the mean squared error of targets."""
+    """Return each row's error: whether the class is wrong, or the mean squared error of targets.
+
+    Where classes count the same, errors of rare ones are more than 1.
+    """
     outputs, labels = rows.outputs[name][mask], rows.given_labels[mask]
     if fitted.classes is not None:
-        return np.asarray(outputs.argmax(axis=1) != labels, dtype=np.float64)
+        is_wrong = np.asarray(outputs.argmax(axis=1) != labels, dtype=np.float64)
+        return is_wrong * weigh_classes(labels) if fitted.is_balanced else is_wrong
     # several targets need not share a unit, so their errors are divided by their stds
     uses_std = not fitted.has_landmarks and len(fitted.targets) > 1
     scale = np.asarray(fitted.target_std) if uses_std else 1.0
@@ -205,11 +221,16 @@ def is_metric_comparable(fitted: FitArtifact) -> bool:
     return fitted.classes is not None or fitted.metric_name == "RMSE"
 
 
-def estimate_metric(errors: Floats, *, is_classification: bool) -> Estimate:
-    """Estimate the error rate in per cent, or the root mean squared error."""
+def estimate_metric(
+    errors: Floats, *, is_classification: bool, groups: NDArray[Any] | None = None
+) -> Estimate:
+    """Estimate the error rate in per cent, or the root mean squared error.
+
+    Rows of one of the `groups` [N] err together.
+    """
     influence = _compute_influence(errors, is_classification=is_classification)
     value = 100 * errors.mean() if is_classification else np.sqrt(errors.mean())
-    return Estimate(float(value), _compute_standard_error(influence), len(errors))
+    return Estimate(float(value), compute_standard_error(influence, groups), len(errors))
 
 
 def estimate_difference(ours: Floats, theirs: Floats, *, is_classification: bool) -> Estimate:
@@ -221,7 +242,7 @@ def estimate_difference(ours: Floats, theirs: Floats, *, is_classification: bool
         _compute_influence(errors, is_classification=is_classification) for errors in (ours, theirs)
     )
     value = ours_metric.value - theirs_metric.value
-    error = _compute_standard_error(ours_influence - theirs_influence)
+    error = compute_standard_error(ours_influence - theirs_influence)
     min_rows = MIN_ROWS_FOR_CLASSES if is_classification else MIN_ROWS_FOR_TARGETS
     is_large = value != 0 and abs(value) >= MIN_STANDARD_ERRORS * error and len(ours) >= min_rows
     is_significant = is_large and (not is_classification or _passes_sign_test(ours, theirs))
@@ -234,10 +255,13 @@ def _compute_influence(errors: Floats, *, is_classification: bool) -> Floats:
     return np.asarray(slope * (errors - errors.mean()))
 
 
-def _compute_standard_error(influence: Floats) -> float:
-    if len(influence) < 2:
-        return float("inf")
-    return float(influence.std(ddof=1) / np.sqrt(len(influence)))
+def compute_standard_error(influence: Floats, groups: NDArray[Any] | None = None) -> float:
+    """Return the standard error of the mean of what rows, or whole groups, move it by."""
+    shares = (influence - influence.mean()) / len(influence)
+    if groups is not None:
+        shares = np.bincount(np.unique(groups, return_inverse=True)[1], weights=shares)
+    count = len(shares)
+    return float(np.sqrt(np.square(shares).sum() * count / (count - 1))) if count > 1 else math.inf
 
 
 def _passes_sign_test(ours: Floats, theirs: Floats) -> bool:

@@ -160,11 +160,17 @@ def _build_for_targets(fitted: FitArtifact, rows: FitRows, mask: Mask) -> Calibr
     error = (np.abs(outputs.astype(np.float64) - rows.given_labels[mask]) / scale).ravel()
     raw_std = (rows.predictive_std[mask].astype(np.float64) / scale).ravel()
     stds = {"Before": raw_std, "After": raw_std * fitted.std_scale}
+    if fitted.num_folds:  # stds are those of the errors out of fold
+        stds = {"After": raw_std}
     bins = {name: bin_by_std(std, error) for name, std in stds.items()}
     limit = 1.05 * max(max(b.predicted, b.observed) for std_bins in bins.values() for b in std_bins)
     charts = [
         draw_reliability(
-            f"{name} calibration", std_bins, limit, x="predicted std", y="observed RMSE"
+            "Calibration" if fitted.num_folds else f"{name} calibration",
+            std_bins,
+            limit,
+            x="predicted std",
+            y="observed RMSE",
         )
         for name, std_bins in bins.items()
     ]
@@ -172,12 +178,27 @@ def _build_for_targets(fitted: FitArtifact, rows: FitRows, mask: Mask) -> Calibr
     for k, coverage in GAUSSIAN_COVERAGE.items():
         shares = [format_percent(float((error <= k * std).mean())) for std in stds.values()]
         table.append([f"± {k} std", *shares, format_percent(coverage)])
+    source = f"multiplied by {fitted.std_scale:.2f}, fitted on the {_name_fitted(fitted)}"
+    header = ["Interval", "Before", "After", "Gaussian"]
+    if fitted.num_folds:
+        source, header = (
+            f"estimated from the {_name_fitted(fitted)}",
+            ["Interval", "Share", "Gaussian"],
+        )
+        table += _describe_intervals(error, raw_std, fitted)
     sentence = (
         "Errors should be about as large as their predicted standard deviation (std), which is "
-        f"multiplied by {fitted.std_scale:.2f}, fitted on the {_name_fitted(fitted)}. Both are in "
-        "units of the std of the labelled targets."
+        f"{source}. Both are in units of the std of the labelled targets."
     )
-    return CalibrationSection(sentence, charts, ["Interval", "Before", "After", "Gaussian"], table)
+    return CalibrationSection(sentence, charts, header, table)
+
+
+def _describe_intervals(error: Floats, std: Floats, fitted: FitArtifact) -> list[list[str]]:
+    """Return how many targets lie within the intervals that the label file has."""
+    if not fitted.interval_factors:
+        return []
+    factors = np.resize(fitted.interval_factors, len(error))  # targets alternate
+    return [["90 % interval", format_percent(float((error <= factors * std).mean())), ""]]
 
 
 def bin_by_std(predictive_std: Floats, error: Floats) -> list[CalibrationBin]:
@@ -210,7 +231,7 @@ def build_confidence_section(
     abstain_share = format_percent(float(imputations.abstain[is_imputed].mean()))
     facts = [(f"{is_imputed.sum():,}", "imputed labels"), (abstain_share, f"abstain: {rule}")]
     charts = [_draw_confidences(fitted, imputations.confidence[is_imputed])]
-    if fitted.classes is not None or (changes > 0).any():
+    if fitted.num_snapshots and (fitted.classes is not None or (changes > 0).any()):
         facts.append((format_percent(float((changes > 0).mean())), change_caption))
         charts.append(_draw_changes(fitted, changes))
     return ConfidenceSection(facts, charts)

@@ -13,18 +13,22 @@ from scipy.special import log_softmax
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 # Std of the prior on the log temperature, below and above 0: networks trained on their own
 # labels are overconfident, and a few rows that are all correct are no evidence to the contrary.
-LOG_PRIOR_STD_BELOW, LOG_PRIOR_STD_ABOVE = 0.25, 1.0
+LOG_PRIOR_STDS = (0.25, 1.0)
 COVERAGE = 0.9  # of the intervals around targets
 MIN_ROWS_OF_INTERVALS = 9  # below which no finite interval has that coverage
 
 
 def fit_temperature(
-    logits: NDArray[Any], y: NDArray[np.int64], weight: NDArray[np.float64] | None = None
+    logits: NDArray[Any],
+    y: NDArray[np.int64],
+    weight: NDArray[np.float64] | None = None,
+    prior_stds: tuple[float, float] = LOG_PRIOR_STDS,
 ) -> float:
     """Fit the divisor of the logits that calibrates them on validation rows; 1 without any.
 
     A prior around 1 avoids extremes if there are few rows, all of them correct or all wrong.
-    `weight` says how often each row counts.
+    `prior_stds` are those of the log temperature, below and above 0; `weight` says how often each
+    row counts.
     """
     if not len(y):
         return 1.0
@@ -32,7 +36,7 @@ def fit_temperature(
 
     def penalized_nll(log_t: float) -> float:
         log_probs = log_softmax(logits.astype(np.float64) / np.exp(log_t), axis=1)
-        prior_std = LOG_PRIOR_STD_BELOW if log_t < 0 else LOG_PRIOR_STD_ABOVE
+        prior_std = prior_stds[int(log_t >= 0)]
         nll = -(counts * log_probs[np.arange(len(y)), y]).sum()
         return float(nll + 0.5 * (log_t / prior_std) ** 2)
 

@@ -21,6 +21,7 @@ from l2i.data.samples import Samples, Splits
 from l2i.errors import InputError
 
 MAX_NETWORK_STEPS = 500  # by default, of a candidate, which is trained once per fold
+PRIOR_STDS = (0.5, 0.5)  # of the log temperature, below and above 0
 IMPUTE_FOLDS, NETWORK_IMPUTE_FOLDS = 5, 2  # of unlabelled rows, to impute each without itself
 
 
@@ -85,12 +86,23 @@ def choose_for_table(
             fix = "leave out candidates to try all that do"
             raise InputError(f"none of these candidates suits the data: {', '.join(names)}; {fix}")
         return None
-    outputs, temperature = selection.estimate_outputs(), 1.0
-    if rows.num_classes is not None and selection.folds:
-        temperature = fit_temperature(outputs, rows.y, rows.weight)
     return TableChoice(
-        selection=selection, outputs=outputs, temperature=temperature, mean=mean, std=std
+        selection=selection,
+        outputs=selection.estimate_outputs(),
+        temperature=_fit_temperature(selection),
+        mean=mean,
+        std=std,
     )
+
+
+def _fit_temperature(selection: Selection) -> float:
+    """Calibrate what was chosen by its own outputs out of fold, of all repeats; 1 for targets."""
+    if selection.rows.num_classes is None or not selection.folds:
+        return 1.0
+    repeats, rows = selection.repeated_outputs, selection.rows
+    logits, count = np.concatenate(list(repeats)), len(repeats)
+    weight = np.tile(rows.weight / count, count)
+    return fit_temperature(logits, np.tile(rows.y, count), weight, PRIOR_STDS)
 
 
 def _make_rows(splits: Splits, *, is_balanced: bool) -> tuple[TableRows, Floats, Floats]:

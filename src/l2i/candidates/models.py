@@ -146,9 +146,12 @@ def _make_linear(weight: NDArray[Any], bias: NDArray[Any]) -> nn.Module:
 
 
 def fit_neighbors(rows: TableRows, seed: int) -> nn.Module:
-    """Average the nearest labelled rows."""
-    is_classifier = rows.num_classes is not None
-    value = np.eye(rows.num_classes)[rows.y] if rows.num_classes else rows.y
+    """Average the nearest labelled rows; for classes, and one more row of all their shares."""
+    is_classifier, value = rows.num_classes is not None, rows.y
+    if rows.num_classes is not None:
+        one_hot = np.eye(rows.num_classes)[rows.y]
+        share = 1 / (1 + min(MAX_NEIGHBORS, len(rows.x)))
+        value = (1 - share) * one_hot + share * one_hot.mean(axis=0)
     return NeighborPredictor(
         rows=_to_tensor(rows.x),
         value=_to_tensor(value),

@@ -56,9 +56,14 @@ class Selection:
         return max(self.scores[name].candidate.level for name in self.chosen)
 
     @property
+    def repeated_outputs(self) -> Floats:
+        """Return the chosen outputs [R, N, C] of every labelled row, out of each repeat's folds."""
+        return _average(self.rows, [self.scores[name].outputs for name in self.chosen])
+
+    @property
     def outputs(self) -> Floats:
         """Return the chosen outputs [N, C] of every labelled row, out of fold."""
-        first: Floats = _average(self.rows, [self.scores[n].outputs for n in self.chosen])[0]
+        first: Floats = self.repeated_outputs[0]
         return first
 
     @property
@@ -66,8 +71,8 @@ class Selection:
         """Return the mean loss of what was chosen, by which it was chosen; NaN without folds."""
         if not self.folds:
             return float("nan")
-        averaged = _average(self.rows, [self.scores[n].outputs for n in self.chosen])
-        losses = np.mean([compute_losses(self.rows, values) for values in averaged], axis=0)
+        repeats = self.repeated_outputs
+        losses = np.mean([compute_losses(self.rows, values) for values in repeats], axis=0)
         return float(np.average(losses, weights=self.rows.weight))
 
     def compute_errors(self) -> dict[str, float]:

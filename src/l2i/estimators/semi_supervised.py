@@ -24,7 +24,8 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
     Args:
         method: Name of a semi-supervised method ('l2i list' prints them) to train a network with,
             or 'auto'. On a table, 'auto' cross-validates plain models, semi-supervised ones and
-            networks, and fits the best one to all labels; the plainer one if they are about equal.
+            networks, and fits the best one to all labels; where they are about equal, one that
+            needs no unlabelled rows.
         model: Name of a network, 'auto', or a function (shape, outputs) -> nn.Module. The shape is
             that of one sample as the network sees it: [E] for an encoded table, [C, H, W] for
             images.
@@ -36,7 +37,8 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
             one of the three above is set, 'auto' chooses among networks alone.
         candidates: Names of the candidates that 'auto' chooses from on a table, such as
             ['ridge', 'boosted-trees']; empty for all that suit the table.
-        minutes: Time after which no further candidate is begun, on a table; None for no limit.
+        minutes: Time after which no further candidate is begun, on a table; None for no limit,
+            which is repeatable on any machine.
         device: 'cpu', 'cuda' or 'auto'.
         random_state: Seed of the initial weights and of all random draws.
         verbose: Print the costs during training.
@@ -65,7 +67,8 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
         Args:
             X: A table [N, F] of numbers, a DataFrame of numbers and categories, or images [N, H, W]
                 or [N, C, H, W], which are quantised to 256 grey levels. NaN among the numbers of a
-                table becomes the column's mean, marked by an additional input.
+                table becomes the column's mean, marked by an additional input. Dates in a DataFrame
+                become elapsed days and parts of the calendar.
             y: Class labels [N]; −1 (among strings: None or NaN) for an unlabelled row.
             sample_weight: How often each row is drawn, relative to the others, [N].
 

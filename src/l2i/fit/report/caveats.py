@@ -72,10 +72,12 @@ def _check_usefulness(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
 def _check_foreign(rows: FitRows) -> Caveat | None:
     if rows.is_foreign is None or not rows.is_foreign.any():
         return None
-    count = pluralize(int(rows.is_foreign.sum()), "unlabelled row is", "unlabelled rows are")
+    count = int(rows.is_foreign.sum())
+    text = pluralize(count, "unlabelled row is", "unlabelled rows are")
+    what = "its label is a guess" if count == 1 else "their labels are guesses"
     return Caveat(
-        f"{count} like none of the labelled ones; their labels are guesses, and abstain.",
-        "Label some of them (column 'foreign' of the labels), or remove them.",
+        f"{text} like none of the labelled ones; {what}.",
+        "Look at column 'foreign' of the labels; label such rows, or remove them.",
     )
 
 

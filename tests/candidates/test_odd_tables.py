@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from tables_made_up import class_rows, target_rows
 from torch import nn
 
 from l2i.candidates.base import Candidate, Level, Score, Skipped, TableRows, predict
-from l2i.candidates.catalog import MODELS, list_candidates
+from l2i.candidates.catalog import CANDIDATE_NAMES, MODELS, list_candidates
 from l2i.candidates.choice import IMPUTE_FOLDS
 from l2i.candidates.cross_validation import draw_folds, predict_unlabeled
 from l2i.candidates.models import fit_boosted_trees, fit_extra_trees, make_logistic
@@ -23,6 +24,7 @@ from l2i.candidates.semi_supervised import SPREADING_NEIGHBORS, Spreading
 from l2i.candidates.storage import build_model, describe_model
 from l2i.data.transforms.image import ColumnLayout
 from l2i.errors import DamagedFile, InputError
+from l2i.fit import options
 from l2i.fit.table_record import FolderRecord
 
 LAYOUT = ColumnLayout(torch.arange(4), torch.ones(4, dtype=torch.bool), 4)
@@ -164,6 +166,11 @@ def test_guessing_is_always_compared() -> None:
         "mean",
         "ridge",
     ]
+
+
+def test_the_help_names_every_candidate() -> None:
+    text = inspect.getsource(options).partition("all that suit it:")[2].partition('"""')[0]
+    assert {name.strip() for name in text.rstrip(".").split(",")} == {*CANDIDATE_NAMES}
 
 
 SIZES = {"num_inputs": 4, "num_outputs": 3, "is_classifier": True}

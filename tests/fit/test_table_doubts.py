@@ -202,7 +202,10 @@ def test_a_report_of_targets_has_no_leftovers_of_a_template(tmp_path: Path) -> N
     works("report", "runs/h", cwd=tmp_path)
     page = (tmp_path / "runs/h/report.html").read_text(encoding="utf-8")
     assert "{{" not in page and "changed during training" not in page
-    assert "90 % interval" in page and "out of fold within the predicted interval" in page
+    assert (
+        "90 % interval" in page
+        and "within the predicted interval, of labelled rows, out of fold" in page
+    )
 
 
 def test_a_resumed_fit_says_so(tmp_path: Path) -> None:

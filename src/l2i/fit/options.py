@@ -80,7 +80,10 @@ class FitOptions(ReadOptions):
     baselines: bool = True
     """Also train a supervised baseline and the method without L2I, on the same split."""
     candidates: tuple[str, ...] = ()
-    """Models to compare on a table, such as ridge boosted-trees; by default all that suit it."""
+    """Models to compare on a table, by default all that suit it: majority, mean,
+    logistic-regression, logistic-regression-strong, logistic-regression-weak, ridge,
+    nearest-neighbors, extra-trees, boosted-trees, gaussian-process, gaussian-process-per-column,
+    self-training, label-spreading, imputing, network, network-swaps, semi-supervised, l2i."""
     minutes: float | None = None
     """Time after which no further model of a table is tried; 1 by default, 3 for more than 10,000
     rows."""

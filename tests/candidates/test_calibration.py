@@ -41,6 +41,22 @@ def test_distances_are_means_over_the_nearest_other_rows() -> None:
     assert float(torch.as_tensor(np.median(among))) == pytest.approx(1.0)
 
 
+def test_rows_of_a_group_are_compared_with_other_groups() -> None:
+    draw = np.random.default_rng(0)
+    groups = np.repeat(np.arange(130), 5)
+    x = np.repeat(draw.normal(size=(130, 4)), 5, axis=0) + 0.1 * draw.normal(size=(650, 4))
+    x, is_labeled = x.astype(np.float32), groups < 30
+    labeled, own = x[is_labeled], groups[is_labeled]
+    found, among = fit_distance(labeled, 0, own)
+    others = labeled[own != own[7]]
+    nearest = np.sort(np.linalg.norm(others - labeled[7], axis=1))[:3].mean()
+    assert among[7] * float(found.usual) == pytest.approx(nearest, rel=1e-4)
+    new, groups_of_new = x[~is_labeled], groups[~is_labeled]
+    assert find_foreign(found, among, labeled, new, 0, groups_of_new).mean() < 0.15
+    one_group = fit_distance(labeled, 0, np.zeros(len(labeled)))
+    assert_allclose(one_group[1], fit_distance(labeled, 0)[1])
+
+
 def test_many_rows_are_compared_with_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distance, "MAX_REFERENCE_ROWS", 50)
     x = np.random.default_rng(0).normal(size=(500, 2)).astype(np.float32)

@@ -152,6 +152,15 @@ def test_no_model_is_begun_that_takes_longer_than_the_time_left() -> None:
     assert seconds["boosted-trees", (300, 20, 2)] < 3 > seconds["extra-trees", (300, 20, 2)]
     assert 10 < seconds["boosted-trees", (700, 200, 8)] < 60
     assert seconds["boosted-trees", (50_000, 200, 20)] > 60
+    wide = make_wide(10_000, 2000, 10)
+    assert models["nearest-neighbors"].expect_seconds(wide, 5, {}) > 60
+    spreading = dataclasses.replace(wide.take(np.arange(200)), unlabeled=wide.x)
+    assert models["label-spreading"].expect_seconds(spreading, 5, {}) > 60
+    assert models["label-spreading"].expect_seconds(make_wide(5000, 20, 2), 5, {}) < 3
+    logistic = Score(models["logistic-regression"], np.zeros(0), np.zeros(0), 20.0, 0.0)
+    known = {"logistic-regression": logistic}
+    assert models["logistic-regression-weak"].expect_seconds(wide, 5, known) == 20
+    assert models["self-training"].expect_seconds(wide, 5, known) > 100
     majority, trees = models["majority"], models["boosted-trees"]
     selection = select_candidate([majority, trees], make_wide(2000, 300, 20), 0, minutes=0.1)
     assert selection.skipped == (

@@ -25,6 +25,15 @@ def test_training_rows_of_a_fold_are_sorted_and_whole():
         assert {0, 4} <= set(train.tolist()) and (y[test] >= 0).all()
 
 
+def test_minus_one_is_a_number_among_measurements():
+    y = np.array([-1.0, 0, 1, 2, 3, 4, 5, -1, np.nan, np.nan])
+    tested = np.concatenate([test for _, test in LabeledKFold(4, random_state=0).split(y, y)])
+    assert sorted(tested.tolist()) == list(range(8))
+    y = np.array([-1.0, 0, 1, 0, 1, 0, 1, -1, np.nan, np.nan])
+    tested = np.concatenate([test for _, test in LabeledKFold(3, random_state=0).split(y, y)])
+    assert sorted(tested.tolist()) == list(range(1, 7))
+
+
 def test_whole_numbers_with_few_repetitions_are_measurements():
     name = type(_make_kfold(np.arange(20) // 2, 3, shuffle=False, random_state=None)).__name__
     assert name == "StratifiedKFold"  # ten values, each twice

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 from user_data import read, written
 
+from l2i.fit.preprocess import TablePreprocessor, fit_column
 from l2i.fit.readers.cells import clean_cells, remove_units
+from l2i.fit.readers.source import read_new
 
 
 def column(*cells: str | None) -> pd.Series:
@@ -41,7 +43,61 @@ def test_money_shares_and_thousands_are_numbers(
 
 def test_points_separate_thousands_where_commas_separate_decimals() -> None:
     cells = ("1.234,50 €", "20 €", "-7,25 €")
-    assert clean(*cells, decimal_comma=True) == ["1234.50", "20", "-7.25"]
+    assert clean(*cells, separator=";") == ["1234.50", "20", "-7.25"]
+
+
+@pytest.mark.parametrize(
+    ("separator", "cells", "numbers"),
+    [
+        (";", ("1,5", "2"), ["1.5", "2"]),
+        (";", ("1,234", "12,500"), ["1.234", "12.500"]),
+        ("\t", ("1,5", "1,234"), ["1.5", "1.234"]),
+        ("\t", ("950", "1,234", "1,234,567"), ["950", "1234", "1234567"]),
+        ("|", ("12,500", "1,234"), ["12500", "1234"]),
+    ],
+)
+def test_commas_before_three_digits_separate_thousands_except_beside_semicolons(
+    separator: str, cells: tuple[str, ...], numbers: list[str]
+) -> None:
+    assert clean(*cells, separator=separator) == numbers
+
+
+def test_parentheses_are_minus_signs_if_there_are_both() -> None:
+    assert clean("12.50", "(3.00)", "7") == ["12.50", "-3.00", "7"]
+    assert clean("12.50", "3.00)", "7") == ["12.50", "3.00)", "7"]
+
+
+def test_names_and_classes_stay_as_they_are(tmp_path: Path) -> None:
+    lines = ["name;lot;size;share;kind"]
+    for row in range(12):
+        lines.append(f"{row} 000;{row % 3},5;{row},5;{10 * (row % 3)}%;{1 + row % 2}0%")
+    path = written(tmp_path / "t.csv", "\n".join(lines) + "\n")
+    source = read(path, "kind", id="name", group="lot", category=("share",))
+    assert source.ids[:2] == ["0 000", "1 000"] and source.classes == ("10%", "20%")
+    assert source.groups is not None and source.groups.tolist()[:2] == ["0,5", "1,5"]
+    assert source.inputs["share"].tolist()[:2] == ["0%", "10%"]
+    assert source.inputs["size"].tolist()[:2] == [0.5, 1.5]
+
+
+def test_a_target_of_shares_is_a_number_if_it_has_fractions(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "a,rate\n" + "".join(f"{i},{i}.5%\n" for i in range(9)))
+    assert read(path, "rate").given_labels[:2].tolist() == [[0.5], [1.5]]
+    path = written(tmp_path / "t.csv", "a,rate\n" + "".join(f"{i},{i % 3}%\n" for i in range(9)))
+    assert read(path, "rate").classes == ("0%", "1%", "2%")
+    numbers = read(path, "rate", task="regression").given_labels
+    assert numbers[:3].tolist() == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("cell", ["10%", "unknown", "1,000"])
+def test_a_category_of_new_rows_is_the_one_that_was_fitted(cell: str, tmp_path: Path) -> None:
+    cells = [cell, "other", "third"] * 8
+    lines = [f'{row},"{c}",{row % 2}' for row, c in enumerate(cells)]
+    source = read(written(tmp_path / "t.csv", "\n".join(["a,c,y", *lines, ""])), "y")
+    columns = tuple(fit_column(source.inputs[n], kind) for n, kind in source.kinds.items())
+    inputs = TablePreprocessor(columns=columns)
+    new = written(tmp_path / "new.csv", f'a,c\n3,"{cell}"\n4,"{cell}"\n')
+    rows = read_new(str(new), source.options, inputs)
+    assert rows.inputs["c"].tolist() == [cell, cell] and "new categor" not in str(rows.notes)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from l2i.fit.readers.images import (
     points_from_square,
     report_progress,
 )
+from l2i.fit.readers.source import read_new
 
 
 def wrong(path: Path, *target: str, **options: object) -> str:
@@ -195,6 +196,22 @@ def test_landmarks_move_with_the_images_and_back(tmp_path: Path) -> None:
     assert any("2 landmarks x, y" in note and "--landmarks no" in note for note in source.notes)
 
 
+def test_images_of_a_table_are_named_by_their_paths_unless_some_are_there_twice(
+    tmp_path: Path,
+) -> None:
+    names = ("x1", "y1", "x2", "y2")
+    path = faces(tmp_path, FACES)
+    paths = ["in/a.png", "in/b.png", "in/c.png"]
+    assert read(path, *names, image="file").ids == paths
+    source = read(path, *names, image="file", id="file")
+    assert source.ids == paths
+    new = written(tmp_path / "new.csv", "file\nin/c.png\nin/a.png\n")
+    assert read_new(str(new), source.options, None).ids == ["in/c.png", "in/a.png"]
+    twice = faces(tmp_path, [*FACES, FACES[0]])
+    assert read(twice, *names, image="file").ids == ["1", "2", "3", "4"]
+    assert "id 'in/a.png' in row 4 is a duplicate" in wrong(twice, *names, image="file", id="file")
+
+
 def test_a_landmark_lies_on_the_same_spot_of_the_resized_image(tmp_path: Path) -> None:
     pixels = np.zeros((80, 160), dtype=np.uint8)
     pixels[20:24, 120:128] = 255  # centred on x 124, y 22
@@ -232,7 +249,7 @@ def test_a_column_of_images_can_have_classes_and_paths_within_the_folder(tmp_pat
     assert (
         source.classes == ("u", "v")
         and source.given_labels.tolist() == [0, 1, -1]
-        and source.ids == ["1", "2", "3"]
+        and source.ids == ["in/a.png", f"{tmp_path}/in/b.png", "in\\c.png"]
     )
     assert "ignored (only images are used): 'x1', 'y1', 'x2', 'y2'" in source.notes
 
@@ -264,7 +281,8 @@ def test_landmarks_must_be_whole_and_paths_there(tmp_path: Path) -> None:
     assert "1 of 4 images cannot be read: in/none.png (missing)" in wrong(
         missing, *points, image="file"
     )
-    assert read(missing, *points, image="file", skip_unreadable=True).ids == ["1", "2", "3"]
+    kept = read(missing, *points, image="file", skip_unreadable=True)
+    assert kept.ids == ["in/a.png", "in/b.png", "in/c.png"]
 
 
 def test_a_thumbnail_is_the_image_at_most_96_pixels_wide(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_landmarks_of_a_table_are_predicted_for_a_table_or_a_folder(tmp_path: Pa
     path = written(tmp_path / "fit.csv", rows)
     source = read(path, "x1", "y1", "x2", "y2", image="file")
     new = again(written(tmp_path / "new.csv", "file,z\nin/c.png,1\n"), source)
-    assert new.ids == ["1"] and new.inputs.shape == (1, 3, 60, 60) and new.sizes is not None
+    assert new.ids == ["in/c.png"] and new.inputs.shape == (1, 3, 60, 60) and new.sizes is not None
     assert again(tmp_path / "in", source).ids == ["a.png", "b.png", "c.png"]
     with pytest.raises(InputError, match="no column 'file' of image paths; it has 'z'"):
         again(written(tmp_path / "other.csv", "z,u\n1,2\n"), source)

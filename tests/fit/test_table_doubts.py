@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fits import flowers, houses, l2i, refused, works
+from numpy.testing import assert_allclose
 
 from l2i.fit.artifact import read_fit
 from l2i.fit.report.verdict import compute_balanced_error
@@ -47,6 +48,30 @@ def test_balanced_classes_are_chosen_and_judged_by_the_balanced_error(tmp_path: 
     for candidate in fitted.candidates:
         expected = compute_balanced_error(fitted, rows, candidate.name)
         assert candidate.validation_metric == pytest.approx(expected)
+
+
+def test_confidences_of_balanced_classes_are_those_at_their_shares(tmp_path: Path) -> None:
+    """The label is the class that explains the row best, its confidence how often that is right."""
+    frame = rare(6000)
+    truth = frame["y"].copy()
+    blank(frame, "y", 1000).to_csv(tmp_path / "t.csv", index=False)
+    names = (*QUICK, "logistic-regression")
+    works("fit", "t.csv", "--target", "y", *names, "--balance", cwd=tmp_path)
+    works("impute", "runs/t", "--out", "labels.csv", cwd=tmp_path)
+    labels = pd.read_csv(tmp_path / "labels.csv").loc[frame["y"].isna().to_numpy()]
+    is_right = labels["y"].to_numpy() == truth[labels.index].to_numpy()
+    for kind in ("ill", "well"):
+        chosen = (labels["y"] == kind).to_numpy()
+        assert labels["confidence"][chosen].mean() == pytest.approx(
+            is_right[chosen].mean(), abs=0.05
+        )
+    assert (labels["y"] == "ill").mean() > 0.18 > (truth == "ill").mean()
+    works("predict", "runs/t", "t.csv", "--out", "p.csv", cwd=tmp_path)
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    is_ill = predicted["y"] == "ill"
+    assert (predicted["confidence"][is_ill] < 0.5).any()
+    assert_allclose(predicted["confidence"][is_ill], predicted["p(ill)"][is_ill])
+    works("export", "runs/t", "model.onnx", cwd=tmp_path)
 
 
 def test_imbalance_is_said_with_the_mean_over_the_classes(tmp_path: Path) -> None:
@@ -230,3 +255,55 @@ def test_untrusted_errors_of_targets_are_checked(tmp_path: Path) -> None:
         write_meta(path.parent, content | damage)
         said = l2i("predict", "runs/h", "h.csv", cwd=tmp_path)
         assert said.code == 1 and "is damaged" in said.err
+
+
+def test_untrusted_labels_and_shares_of_classes_are_checked(tmp_path: Path) -> None:
+    from l2i.fit.artifact import write_meta
+
+    blank(rare(200), "y", 100).to_csv(tmp_path / "t.csv", index=False)
+    works(
+        *("fit", "t.csv", "--target", "y", "--balance", *QUICK, "logistic-regression"), cwd=tmp_path
+    )
+    path = tmp_path / "runs/t/fit.json"
+    content = json.loads(path.read_text())
+    assert sum(content["class_shares"]) == pytest.approx(1)
+    for shares in ([1.0], [0.0, 1.0], [float("nan"), 0.5]):
+        write_meta(path.parent, content | {"class_shares": shares})
+        said = l2i("impute", "runs/t", cwd=tmp_path)
+        assert said.code == 1 and "is damaged" in said.err
+    write_meta(path.parent, content | {"source": content["source"] | {"missing": [[1]]}})
+    said = l2i("predict", "runs/t", "t.csv", cwd=tmp_path)
+    assert said.code == 2 and "no valid missing" in said.err
+    write_meta(path.parent, content | {"classes": ["ill"], "class_shares": []})
+    said = l2i("impute", "runs/t", cwd=tmp_path)
+    assert said.code == 1 and "is damaged" in said.err
+
+
+def test_labels_of_groups_count_once(tmp_path: Path) -> None:
+    """Four groups of ten rows tell apart two classes: no evidence, although 40 rows are right."""
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"who": np.repeat(np.arange(8), 10), "a": draw.normal(size=80)})
+    frame["y"] = np.where(frame["who"] % 2, "odd", "even").astype(object)
+    frame["a"] += 30.0 * (frame["who"] % 2)
+    frame.loc[frame["who"] > 3, "y"] = None
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", "t.csv", "--target", "y", *QUICK, "logistic-regression")
+    grouped = works(*fit, "--group", "who", cwd=tmp_path)
+    assert "it may be no better than guessing" in grouped.out
+    assert re.search(r"none of 40 rows was wrong; with 95 % confidence at most 53 %", grouped.out)
+    alone = works(*fit, "--ignore", "who", "--out", "alone", cwd=tmp_path)
+    assert "no better than guessing" not in alone.out and "at most 7.2 %" in alone.out
+
+
+def test_rows_of_new_groups_are_not_foreign(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    who = np.repeat(np.arange(130), 5)
+    centre = draw.normal(size=(130, 4))
+    frame = pd.DataFrame(centre[who] + 0.1 * draw.normal(size=(650, 4)), columns=list("abcd"))
+    frame["who"], frame["y"] = who, np.where(centre[who, 0] > 0, "up", "down").astype(object)
+    frame.loc[frame["who"] > 40, "y"] = None
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", "t.csv", "--target", "y", "--group", "who", *QUICK, "logistic-regression")
+    works(*fit, cwd=tmp_path)
+    works("impute", "runs/t", cwd=tmp_path)
+    assert pd.read_csv(tmp_path / "labels.csv")["foreign"].mean() < 0.15

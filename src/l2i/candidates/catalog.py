@@ -11,6 +11,7 @@ from l2i.candidates.models import (
     expect_boosted_trees,
     expect_extra_trees,
     expect_gaussian_process,
+    expect_neighbors,
     expect_scaled_process,
     fit_boosted_trees,
     fit_constant,
@@ -49,12 +50,14 @@ MODELS: tuple[Candidate, ...] = (
         title="logistic regression (strong penalty)",
         fit_rows=make_logistic(10.0),
         tasks=CLASSES,
+        sibling="logistic-regression",
     ),
     Model(
         name="logistic-regression-weak",
         title="logistic regression (weak penalty)",
         fit_rows=make_logistic(0.1),
         tasks=CLASSES,
+        sibling="logistic-regression",
     ),
     Model(name="ridge", title="ridge regression", fit_rows=fit_ridge, tasks=TARGETS),
     Model(
@@ -63,6 +66,7 @@ MODELS: tuple[Candidate, ...] = (
         fit_rows=fit_neighbors,
         max_rows=MAX_NEIGHBOR_ROWS,
         takes_weights=False,
+        expect=expect_neighbors,
     ),
     Model(
         name="extra-trees", title="extra trees", fit_rows=fit_extra_trees, expect=expect_extra_trees

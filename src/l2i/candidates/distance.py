@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ NUM_NEAREST = 3  # rows that a distance is the mean of
 MIN_ROWS = 10  # labelled rows, below which no row is called foreign
 FOREIGN_QUANTILE, FOREIGN_FACTOR = 0.99, 1.5  # of the distances among labelled rows
 APART_FACTOR, APART_QUANTILE = 1.2, 0.95  # of rows that are near each other, but not to those
+CHUNK_ROWS = 4096  # that are compared at once
 MIN_DISTANCE = 0.05  # relative, added so that equal rows are not infinitely apart
 
 
@@ -42,20 +45,40 @@ class LabeledDistance(nn.Module):
         return predict(self, x)[:, 0]
 
 
-def fit_distance(x: NDArray[np.float32], seed: int) -> tuple[LabeledDistance, Floats]:
-    """Return the distance to labelled rows `x`, and that of each of them to the others."""
+def fit_distance(
+    x: NDArray[np.float32], seed: int, groups: NDArray[Any] | None = None
+) -> tuple[LabeledDistance, Floats]:
+    """Return the distance to labelled rows `x`, and that of each of them to the others.
+
+    The others are those of other `groups` [N]: new rows are of other groups too.
+    """
     chosen = np.arange(len(x))
     if len(x) > MAX_REFERENCE_ROWS:
         draw = np.random.default_rng(seed)
         chosen = np.sort(draw.choice(len(x), MAX_REFERENCE_ROWS, replace=False))
-    rows = torch.from_numpy(x[chosen])
-    plain = LabeledDistance(rows, torch.ones(()))
-    among = plain.measure(x)
-    nearest = min(NUM_NEAREST + 1, len(chosen))
-    own = torch.cdist(rows, rows).topk(nearest, dim=1, largest=False).values.double()
-    among[chosen] = own[:, 1:].mean(dim=1).nan_to_num().numpy()  # a row is nearest to itself
+    own = np.arange(len(x))
+    if groups is not None and len(np.unique(groups)) > 1:
+        own = np.unique(groups, return_inverse=True)[1]
+    among = _measure_others(x, own, chosen)
     usual = float(np.median(among)) or 1.0
-    return LabeledDistance(rows, torch.tensor(usual)), among / usual
+    return LabeledDistance(torch.from_numpy(x[chosen]), torch.tensor(usual)), among / usual
+
+
+def _measure_others(
+    x: NDArray[np.float32], groups: NDArray[np.intp], chosen: NDArray[np.intp]
+) -> Floats:
+    """Return each row's mean distance to the nearest chosen rows of other groups, [N]."""
+    rows, own = torch.from_numpy(x), torch.from_numpy(groups)
+    others, their_groups = rows[chosen], own[chosen]
+    means = []
+    for part, part_groups in zip(rows.split(CHUNK_ROWS), own.split(CHUNK_ROWS), strict=True):
+        distance = torch.cdist(part, others).double()
+        distance[part_groups[:, None] == their_groups] = torch.inf
+        found = distance.topk(min(NUM_NEAREST, len(others)), dim=1, largest=False).values
+        is_known = found.isfinite()
+        total = torch.where(is_known, found, 0.0).sum(dim=1)
+        means.append(total / is_known.sum(dim=1).clamp_min(1))
+    return np.asarray(torch.cat(means).numpy())
 
 
 def find_foreign_limit(among: Floats) -> float:
@@ -71,6 +94,7 @@ def find_foreign(
     labeled: NDArray[np.float32],
     unlabeled: NDArray[np.float32],
     seed: int,
+    unlabeled_groups: NDArray[Any] | None = None,
 ) -> NDArray[np.bool_]:
     """Return which unlabelled rows are like none of the labelled ones, [U].
 
@@ -81,7 +105,7 @@ def find_foreign(
     if not len(unlabeled) or not np.isfinite(limit):
         return np.zeros(len(unlabeled), dtype=bool)
     relative = distance.measure(unlabeled)
-    others, within = fit_distance(unlabeled, seed)
+    others, within = fit_distance(unlabeled, seed, unlabeled_groups)
     ratio = (relative + MIN_DISTANCE) / (within + MIN_DISTANCE)
     usual_ratio = (among + MIN_DISTANCE) / (others.measure(labeled) + MIN_DISTANCE)
     is_apart = ratio > APART_FACTOR * np.quantile(usual_ratio, FOREIGN_QUANTILE)

@@ -12,7 +12,7 @@ from l2i.candidates.calibration import MIN_ROWS_OF_INTERVALS, compute_interval_f
 MIN_RELATIVE, MAX_RELATIVE = 0.5, 3.0  # relative distances that stds are scaled by
 SLOPES = np.linspace(-0.5, 1.0, 16)  # of the log std, by standardised prediction
 MAX_LEVEL = 2.5  # standardised prediction beyond which stds stay as they are
-MIN_GAIN = 3.0  # in log likelihood, for which stds are not constant
+MIN_GAIN = 3.0  # in log likelihood, for which stds grow with the prediction
 MIN_SIZE = 1e-6  # of an error, relative to the target's std
 
 

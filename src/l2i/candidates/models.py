@@ -47,6 +47,7 @@ MIN_HISTOGRAM_ROWS, MIN_HISTOGRAM_SECONDS = 2000, 2.0  # from here on boosted tr
 MANY_ROWS = 2000  # from here on a forest has fewer trees
 VERY_MANY_ROWS, MIN_LEAF_OF_VERY_MANY = 10_000, 5  # from here on its leaves are larger
 SECONDS_OF_PROCESS = 10.0  # of a Gaussian process of 1,000 rows and one output
+SECONDS_PER_PAIR = 2e-10  # of two rows that are compared, by one column
 NUM_STAGES = 100  # of boosted trees
 SECONDS_PER_SPLIT = 1.6e-8  # of one row, by one column, at one depth of one tree
 SECONDS_PER_BIN, ROWS_OF_BINS = 7e-9, 5000  # likewise with binned inputs, which cost rows too
@@ -66,6 +67,8 @@ class Model(Candidate):
     takes_weights: bool = True
     expect: Callable[[TableRows], float] = lambda rows: 0.0
     """Seconds of a fit, roughly."""
+    sibling: str | None = None
+    """A candidate that takes about as long."""
 
     @property
     def is_constant(self) -> bool:
@@ -80,6 +83,8 @@ class Model(Candidate):
         return None if self.takes_weights or not rows.is_weighted else "it takes no weights of rows"
 
     def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
+        if self.sibling is not None and self.sibling in scores:
+            return scores[self.sibling].seconds
         return num_fits * self.expect(rows)
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
@@ -171,6 +176,11 @@ def fit_extra_trees(rows: TableRows, seed: int) -> nn.Module:
 
 def _count_trees(rows: TableRows) -> int:
     return 300 if len(rows.x) <= MANY_ROWS else 100
+
+
+def expect_neighbors(rows: TableRows) -> float:
+    """Return about how many seconds it takes to compare all rows with each other."""
+    return SECONDS_PER_PAIR * len(rows.x) ** 2 * int(rows.x.shape[1])
 
 
 def expect_extra_trees(rows: TableRows) -> float:

@@ -13,7 +13,7 @@ from sklearn.semi_supervised import LabelSpreading
 from torch import nn
 
 from l2i.candidates.base import Candidate, Floats, Level, Score, TableRows, predict
-from l2i.candidates.models import Model, ignore_warnings
+from l2i.candidates.models import SECONDS_PER_PAIR, Model, ignore_warnings
 from l2i.candidates.predictors import NeighborPredictor
 
 CONFIDENCE = 0.75  # at which self-training takes a label
@@ -43,6 +43,13 @@ class SelfTraining(Candidate):
 
     def find_obstacle(self, rows: TableRows) -> str | None:
         return _find_obstacle_of_labels(rows) or self.base.find_obstacle(rows)
+
+    def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
+        """Count half of the rounds, in which half of the unlabelled rows are taken."""
+        if self.base.name not in scores:
+            return 0.0
+        more = min(len(rows.unlabeled), MAX_TAUGHT_ROWS) / (2 * len(rows.x))
+        return scores[self.base.name].seconds * (1 + MAX_ROUNDS / 2 * (1 + more))
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
         if len(rows.unlabeled) > MAX_TAUGHT_ROWS:
@@ -83,6 +90,10 @@ class Spreading(Candidate):
         if rows.is_weighted:
             return "it takes no weights of rows"
         return _find_obstacle_of_labels(rows)
+
+    def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
+        num_rows, num_columns = len(rows.x) + len(rows.unlabeled), int(rows.x.shape[1])
+        return num_fits * SECONDS_PER_PAIR * num_rows**2 * num_columns
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
         assert rows.num_classes is not None

@@ -45,6 +45,8 @@ class LabeledKFold(BaseCrossValidator):  # type: ignore[misc]
             raise InputError("LabeledKFold needs y to find the labelled rows; pass it to split")
         target = to_array(y)
         is_unlabeled = find_unlabeled(target)
+        if target.dtype.kind == "f" and not _is_discrete(target[~is_unlabeled]):
+            is_unlabeled = np.isnan(target.reshape(len(target), -1)).all(axis=1)  # −1 is a number
         labeled, unlabeled = np.flatnonzero(~is_unlabeled), np.flatnonzero(is_unlabeled)
         if len(labeled) < self.n_splits:
             problem = f"{len(labeled)} labelled rows are too few for {self.n_splits} folds"
@@ -59,9 +61,14 @@ def _make_kfold(
     target: NDArray[Any], count: int, *, shuffle: bool, random_state: Any
 ) -> BaseCrossValidator:
     """Return a splitter of labelled rows, stratified if the targets are classes."""
+    kfold = StratifiedKFold if _is_discrete(target) else KFold
+    return kfold(count, shuffle=shuffle, random_state=random_state)
+
+
+def _is_discrete(target: NDArray[Any]) -> bool:
+    """Return whether targets are classes; integers with few repetitions are measurements."""
+    if not len(target):
+        return True
     labels = target.astype(str) if target.dtype == object and target.ndim == 1 else target
     is_discrete = type_of_target(labels) in ("binary", "multiclass")
-    # integers with few repetitions are measurements
-    is_classification = is_discrete and 2 * len(np.unique(labels)) <= len(labels)
-    kfold = StratifiedKFold if is_classification else KFold
-    return kfold(count, shuffle=shuffle, random_state=random_state)
+    return is_discrete and 2 * len(np.unique(labels)) <= len(labels)

@@ -18,8 +18,8 @@ from l2i.estimators.validation import encode_classes, validate_features
 class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
     """Classify with few labels: learn from unlabelled rows too, and impute their labels.
 
-    In `y`, −1, None or NaN marks an unlabelled row. If no row is unlabelled, the network is trained
-    on the labels alone.
+    In `y`, −1, None or NaN marks an unlabelled row. If no row is unlabelled, it learns from the
+    labels alone.
 
     Args:
         method: Name of a semi-supervised method ('l2i list' prints them) to train a network with,
@@ -70,7 +70,8 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
                 table becomes the column's mean, marked by an additional input. Dates in a DataFrame
                 become elapsed days and parts of the calendar.
             y: Class labels [N]; −1 (among strings: None or NaN) for an unlabelled row.
-            sample_weight: How often each row is drawn, relative to the others, [N].
+            sample_weight: How often each row counts, [N]: one of weight 2 is as two equal rows.
+                Weights that sum to 1 make the labels count as one row.
 
         """
         x = validate_features(self, X, reset=True)
@@ -98,8 +99,8 @@ class L2IClassifier(ClassifierMixin, L2IEstimator):  # type: ignore[misc]
 class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
     """Regress with few labels: learn from unlabelled rows too, and impute their targets.
 
-    In `y`, NaN marks an unlabelled row. If no row is unlabelled, the network is trained on the
-    labels alone. The parameters are those of `L2IClassifier`.
+    In `y`, NaN marks an unlabelled row. If no row is unlabelled, it learns from the labels alone.
+    The parameters are those of `L2IClassifier`.
 
     Attributes:
         n_features_in_: Number of features seen in `fit`.
@@ -123,7 +124,8 @@ class L2IRegressor(RegressorMixin, L2IEstimator):  # type: ignore[misc]
             X: As for `L2IClassifier.fit`.
             y: Targets [N] or, for several targets, [N, D]; NaN for an unlabelled row, in all of its
                 targets.
-            sample_weight: How often each row is drawn, relative to the others, [N].
+            sample_weight: How often each row counts, [N]: one of weight 2 is as two equal rows.
+                Weights that sum to 1 make the labels count as one row.
 
         """
         if y is None:

@@ -146,6 +146,9 @@ class FitArtifact:
     """Likewise: whether stds grow with the distance to the labelled rows."""
     is_balanced: bool = False
     """Of a table: whether every class counts the same in its metrics."""
+    class_shares: tuple[float, ...] = ()
+    """Of a table whose classes count the same: their shares among the labelled rows, at which
+    confidences hold."""
     foreign_limit: float | None = None
     """Of a table: distance beyond which a row is like none of the labelled ones."""
     target_mean: tuple[float, ...] = ()
@@ -310,6 +313,9 @@ def _are_consistent(fitted: FitArtifact, rows: FitRows) -> bool:
         and _are_errors_consistent(fitted, width)
         and labels.shape == ((count, width) if is_regression else (count,))
         and labels.dtype.kind in ("f" if is_regression else "iu")
+        and (is_regression or bool((labels < width).all()))
+        and len(fitted.class_shares) in (0, width)
+        and all(0 < share <= 1 for share in fitted.class_shares)
         and all(isinstance(row_id, str) for row_id in rows.ids)
         and min(fitted.shape, default=0) > 0
         and math.prod(fitted.shape) <= MAX_SAMPLE_VALUES
@@ -369,6 +375,9 @@ def _read_rows(path: Path, fitted: FitArtifact) -> FitRows:
     # checked before numpy sees them: an array is as wide as its longest word
     if not set(split_names) <= set(get_args(SplitName)):
         raise ValueError("not parts of a split")
+    groups = table["group"].to_pylist() if has_groups else []
+    if not all(isinstance(group, str) for group in groups):
+        raise ValueError("not names of groups")
     prefix = "outputs."
     outputs = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     return FitRows(
@@ -380,7 +389,7 @@ def _read_rows(path: Path, fitted: FitArtifact) -> FitRows:
         predictive_std=tensors.get("spread"),
         sizes=tensors.get("sizes"),
         is_foreign=None if foreign is None else foreign.astype(bool),
-        groups=np.array(table["group"].to_pylist(), dtype=object) if has_groups else None,
+        groups=np.array(groups, dtype=object) if has_groups else None,
     )
 
 

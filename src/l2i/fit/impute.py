@@ -55,12 +55,27 @@ def impute(fitted: FitArtifact, rows: FitRows, threshold: float | None = None) -
     threshold = MIN_CONFIDENCE if threshold is None else threshold
     if not 0 <= threshold <= 1:
         raise InputError(f"threshold={threshold} must be a probability from 0 to 1")
-    probability = softmax(outputs / fitted.temperature, axis=1)
+    imputed = outputs.argmax(axis=1)
+    probability = compute_probability(fitted, outputs)[np.arange(len(outputs)), imputed]
     is_unlabeled = rows.given_labels < 0
-    confidence = np.where(is_unlabeled, probability.max(axis=1), 1.0)
-    labels = np.where(is_unlabeled, probability.argmax(axis=1), rows.given_labels)
+    confidence = np.where(is_unlabeled, probability, 1.0)
+    labels = np.where(is_unlabeled, imputed, rows.given_labels)
     abstain = is_unlabeled & ((confidence < threshold) | _find_foreign(rows))
     return Imputations(labels, is_unlabeled, confidence, None, abstain)
+
+
+def compute_probability(
+    fitted: FitArtifact, outputs: Floats, temperature: float | None = None
+) -> Floats:
+    """Return the calibrated probability of each class, [N, C], by logits.
+
+    Where classes counted the same in fitting, it is that at their shares among the labelled rows;
+    the label is then the class of the largest logit, and not always the most probable one.
+    """
+    logits = outputs / (fitted.temperature if temperature is None else temperature)
+    if fitted.class_shares:
+        logits = logits + np.log(fitted.class_shares)
+    return np.asarray(softmax(logits, axis=1))
 
 
 def _impute_targets(

@@ -167,11 +167,14 @@ class Predictor(nn.Module):
 
     mean: Tensor  # [D]
     std: Tensor  # [D]
+    shares: Tensor  # [C]
 
     def __init__(self, network: nn.Module, fitted: FitArtifact) -> None:
         super().__init__()
         self.network, self.temperature = network, fitted.temperature
         self.is_classifier = fitted.classes is not None
+        self.has_shares = bool(fitted.class_shares)  # of the classes, where they counted the same
+        self.register_buffer("shares", torch.tensor(fitted.class_shares))
         scales = zip(fitted.target_mean, fitted.target_std, strict=True)
         needs_float64 = any(abs(mean) > MAX_MEAN_STD_RATIO * std for mean, std in scales)
         dtype = torch.float64 if needs_float64 else torch.float32
@@ -180,7 +183,14 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         decoded = self.decode(self.network(x))
-        return torch.softmax(decoded / self.temperature, dim=1) if self.is_classifier else decoded
+        if not self.is_classifier:
+            return decoded
+        logits = decoded / self.temperature
+        return torch.softmax(logits + self.shares.log() if self.has_shares else logits, dim=1)
+
+    def find_labels(self, probability: Tensor) -> Tensor:
+        """Return the classes of the largest logits, [N]."""
+        return (probability / self.shares if self.has_shares else probability).argmax(dim=1)
 
     def decode(self, outputs: Tensor) -> Tensor:
         """Return logits as they are, and standardised targets in their units."""
@@ -211,5 +221,5 @@ class EndToEndModel(nn.Module):
         encoded = self.encoder(numbers, categories) if images is None else self.encoder(images)
         predictions = self.predictor(encoded)
         if self.predictor.is_classifier:
-            return {"probabilities": predictions, "label": predictions.argmax(dim=1)}
+            return {"probabilities": predictions, "label": self.predictor.find_labels(predictions)}
         return {"values": predictions}

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import softmax
 
 from l2i.candidates.distance import LabeledDistance
 from l2i.candidates.error_scale import ErrorScale
 from l2i.files.output import ProgressCallback
 from l2i.fit.artifact import FitArtifact, Floats
-from l2i.fit.impute import make_label_columns, make_unique_name, round_targets
+from l2i.fit.impute import compute_probability, make_label_columns, make_unique_name, round_targets
 from l2i.fit.modules import encode_inputs, load_network, load_table_model, predict_outputs
 from l2i.fit.preprocess import ImagePreprocessor, load_preprocessor
 from l2i.fit.readers.source import read_new
@@ -67,9 +66,9 @@ def get_error_scale(fitted: FitArtifact) -> ErrorScale:
 def _make_class_columns(fitted: FitArtifact, outputs: Floats) -> dict[str, Any]:
     """Return the class, its confidence and all probabilities."""
     assert fitted.classes is not None
-    probability = softmax(outputs / fitted.temperature, axis=1)
-    columns = make_label_columns(fitted, probability.argmax(axis=1), None, None)
-    columns["confidence"] = probability.max(axis=1).round(6)
+    probability, labels = compute_probability(fitted, outputs), outputs.argmax(axis=1)
+    columns = make_label_columns(fitted, labels, None, None)
+    columns["confidence"] = probability[np.arange(len(labels)), labels].round(6)
     for i, name in enumerate(fitted.classes):
         columns[make_unique_name(f"p({name})", {**columns, "id": ()})] = probability[:, i].round(6)
     return columns

@@ -164,7 +164,7 @@ def _fit_chosen(data: PreparedData, choice: TableChoice, metric: TableMetric) ->
     """
     selection = choice.selection
     model = selection.fit()
-    distance, among = fit_distance(selection.rows.x, selection.seed)
+    distance, among = fit_distance(selection.rows.x, selection.seed, selection.rows.groups)
     is_labeled, is_unlabeled = (data.split_names == s for s in ("labeled", "unlabeled"))
     raw = predict(model, data.x.numpy())
     if selection.folds:
@@ -182,7 +182,12 @@ def _fit_chosen(data: PreparedData, choice: TableChoice, metric: TableMetric) ->
     x = data.x.numpy()
     is_foreign = is_unlabeled.copy()
     is_foreign[is_unlabeled] = find_foreign(
-        distance, among, x[is_labeled], x[is_unlabeled], selection.seed
+        distance,
+        among,
+        x[is_labeled],
+        x[is_unlabeled],
+        selection.seed,
+        selection.rows.unlabeled_groups,
     )
     return _TableFit(
         choice=choice,
@@ -254,6 +259,7 @@ def _assemble(
         metric_name=fitted.metric.name,
         metric_description=fitted.metric.description,
         is_balanced=fitted.metric.is_balanced,
+        class_shares=_measure_shares(selection) if fitted.metric.is_balanced else (),
         choices=choices,
         notes=source.notes,
         candidates=_list_candidates(data, fitted),
@@ -275,6 +281,12 @@ def _assemble(
         ),
     )
     return add_previews(artifact, rows, source), rows
+
+
+def _measure_shares(selection: Selection) -> tuple[float, ...]:
+    """Return the share of each class among the labelled rows."""
+    counts = np.bincount(selection.rows.y, minlength=selection.rows.num_classes or 0)
+    return tuple((counts.clip(1) / counts.clip(1).sum()).tolist())
 
 
 def _list_candidates(data: PreparedData, fitted: _TableFit) -> tuple[Candidate, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
 
 from l2i.files.output import ProgressCallback, report_progress
 from l2i.fit.formatting import format_names, join_truncated
@@ -37,8 +39,13 @@ NUMBER_PATTERNS = {  # by whether a comma starts the decimals
 SEPARATOR_PATTERNS = {False: r"[,' ]", True: r"[.' ]"}
 WITH_UNIT = (
     r"^(?P<debit>\()?(?P<sign>[+-]?)\s*(?P<before>{units})?\s*(?P<inner>[+-]?)(?P<number>{number})"
-    r"\s*(?P<after>{units})?\)?$"
+    r"\s*(?P<after>{units})?(?(debit)\))$"
 )
+MAX_INTEGER_CLASSES = 20  # integers with more distinct values are numbers, not classes
+CellRole = Literal["number", "target", "label", "words"]
+"""What cells may be: numbers, and words for missing; numbers only; numbers or names of classes;
+words, which stay as they are."""
+GetRole = Callable[[str], CellRole]
 
 
 class RawTable(NamedTuple):
@@ -53,13 +60,13 @@ def clean_cells(
     progress: ProgressCallback,
     *,
     missing: Sequence[str] = (),
-    labels: Sequence[str] = (),
-    decimal_comma: bool = False,
+    get_role: GetRole = lambda name: "number",
+    separator: str = ",",
 ) -> RawTable:
     """Strip cells, and make numbers of those that are meant as such; NaN where blank.
 
-    `missing` are further cells that count as blank. In the columns of `labels` words for missing
-    may be classes.
+    `missing` are further cells that count as blank, `get_role` returns what a column may hold.
+    Where the `separator` of cells is no comma, numbers may have decimal commas.
     """
     import pandas as pd
 
@@ -70,16 +77,15 @@ def clean_cells(
     names = list(frame.columns)
     for name in report_progress(names, len(names), "read", progress, noun="columns"):
         cells = _mask_blanks(frame[name], missing, blank_counts)
-        if cells.dtype == object:
-            if decimal_comma and _has_decimal_commas(cells):
-                cells = cells.str.replace(",", ".", regex=False)
-                comma_columns.append(name)
-            without = remove_units(cells, decimal_comma=decimal_comma)
-            if without is not None:
-                row = (without != cells).to_numpy().nonzero()[0][0]
-                examples.append(f"'{name}' ('{cells.iloc[row]}' is {without.iloc[row]})")
-                cells = without
-            if name not in labels:
+        role = get_role(name)
+        if cells.dtype == object and role != "words":
+            converted = _convert_numbers(cells, separator)
+            # names of classes stay, whatever they look like
+            if role != "label" or is_continuous(converted.cells):
+                cells = converted.cells
+                comma_columns += [name] if converted.has_commas else []
+                examples += [converted.example] if converted.example else []
+            if role == "number":
                 cells = _mask(cells, _find_missing_words(cells), blank_counts)
         columns[name] = cells
     notes = []
@@ -91,6 +97,27 @@ def clean_cells(
     if examples:
         notes.append(f"read as numbers: {join_truncated(examples)}")
     return RawTable(pd.DataFrame(columns, index=frame.index), tuple(notes))
+
+
+class _Numbers(NamedTuple):
+    """Cells of which those that are meant as numbers have become such."""
+
+    cells: pd.Series
+    has_commas: bool
+    """Whether decimal commas became points."""
+    example: str | None
+    """A cell that had a unit or separators of thousands, if any."""
+
+
+def _convert_numbers(cells: pd.Series, separator: str) -> _Numbers:
+    has_commas = _has_decimal_commas(cells, separator)
+    numbers = cells.str.replace(",", ".", regex=False) if has_commas else cells
+    without = remove_units(numbers, decimal_comma=_takes_commas(cells, separator))
+    if without is None:
+        return _Numbers(numbers, has_commas, None)
+    row = (without != numbers).to_numpy().nonzero()[0][0]
+    example = f"'{cells.name}' ('{numbers.iloc[row]}' is {without.iloc[row]})"
+    return _Numbers(without, has_commas, example)
 
 
 def _mask_blanks(cells: pd.Series, missing: Sequence[str], counts: dict[str, int]) -> pd.Series:
@@ -125,10 +152,34 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _has_decimal_commas(cells: pd.Series) -> bool:
+def _has_decimal_commas(cells: pd.Series, separator: str) -> bool:
     present = cells[~is_missing_word(cells)].dropna()
     is_integer_or_comma = present.str.fullmatch(r"[+-]?\d+(,\d+)?")
-    return bool(is_integer_or_comma.all() and present.str.contains(",", regex=False).any())
+    has_commas = is_integer_or_comma.all() and present.str.contains(",", regex=False).any()
+    return bool(has_commas) and _takes_commas(cells, separator)
+
+
+def _takes_commas(cells: pd.Series, separator: str) -> bool:
+    """Return whether a comma may start decimals.
+
+    Programs that write decimal commas separate cells by semicolons; beside another separator
+    commas in front of three digits each are those of thousands.
+    """
+    if separator in (",", ";"):
+        return separator == ";"
+    with_comma = cells[cells.astype(str).str.contains(r"\d,\d", regex=True)]
+    return not with_comma.str.contains(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", regex=True).all()
+
+
+def is_continuous(cells: pd.Series) -> bool:
+    """Return whether all cells are numbers, with fractions or too many values for classes."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(cells, errors="coerce")
+    floats = numbers.dropna().to_numpy(dtype=np.float64)
+    if len(floats) < cells.count():
+        return False
+    return bool((floats != np.floor(floats)).any() or len(np.unique(floats)) > MAX_INTEGER_CLASSES)
 
 
 def is_missing_word(cells: pd.Series) -> pd.Series:
@@ -175,7 +226,8 @@ def remove_units(cells: pd.Series, *, decimal_comma: bool = False) -> pd.Series 
         return None
     separator = SEPARATOR_PATTERNS[decimal_comma]
     units = found["before"].fillna(found["after"]).str.upper()
-    if units.isna().all() and not found["number"].str.contains(separator).any():
+    is_plain = units.isna() & found["debit"].isna() & ~found["number"].str.contains(separator)
+    if is_plain.all():
         return None
     is_percent = units == "%"
     if units.nunique() > 1 or (is_percent.any() and not is_percent.all()):

@@ -48,7 +48,7 @@ MAX_SAMPLE = 200  # distinct cells that decide whether a column holds dates
 LOOKS_LIKE_DATE = re.compile(r"\d.*[-/. ].*\d")
 DATE_AND_TIME = (
     r"(?P<date>.*?\d)(?:(?:T|,?\s+)(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}(?:\.\d+)?))?"
-    r"\s*(?P<half>[AaPp]\.?[Mm]\.?)?\s*(?P<zone>Z|UTC|GMT|[+-]\d{2}:?\d{2})?)?"
+    r"\s*(?P<half>[AaPp]\.?[Mm]\.?)?\s*(?P<zone>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?)?"
 )
 
 
@@ -132,7 +132,7 @@ def _parse_times(parts: pd.DataFrame) -> Floats:
     is_twelve_hours, is_afternoon = half.notna().to_numpy(), (half == "p").to_numpy()
     is_possible = (minute < 60) & (second < 61) & (hour < np.where(is_twelve_hours, 13, 24))
     hour = np.where(is_twelve_hours, hour % 12 + 12 * is_afternoon, hour)
-    zone = parts["zone"].str.extract(r"^([+-])(\d{2}):?(\d{2})$")
+    zone = parts["zone"].str.extract(r"^([+-])(\d{2}):?(\d{2})?$")
     sign = np.where((zone[0] == "-").to_numpy(), -1.0, 1.0)
     hours, minutes = (zone[i].astype(np.float64).fillna(0.0).to_numpy() for i in (1, 2))
     seconds = 3600 * (hour - sign * hours) + 60 * (minute - sign * minutes) + second

@@ -14,7 +14,7 @@ from l2i.data.datasets.imdb import allow_long_fields
 from l2i.errors import InputError
 from l2i.files.output import ProgressCallback, ignore_progress
 from l2i.files.safety import check_columns, check_regular_file, get_disk_usage
-from l2i.fit.readers.cells import RawTable, clean_cells
+from l2i.fit.readers.cells import GetRole, RawTable, clean_cells
 from l2i.fit.readers.columns import check_unique_names
 from l2i.fit.readers.parquet import read_parquet_frame
 
@@ -38,27 +38,25 @@ def read_table(
     encoding: str = "auto",
     separator: str = "auto",
     missing: Sequence[str] = (),
-    labels: Sequence[str] = (),
+    get_role: GetRole = lambda name: "number",
     check_names: Callable[[list[str]], None] = lambda names: None,
     progress: ProgressCallback = ignore_progress,
 ) -> RawTable:
     """Read all rows and columns of a file; raise InputError if it has none.
 
-    `check_names` is called with the names of the columns before the rows are read.
+    `get_role` returns what a column may hold; `check_names` is called with the names of the columns
+    before the rows are read.
     """
     if not check_regular_file(path).stat().st_size:
         raise InputError(f"{path} is empty; it needs a header and rows")
     if path.suffix.lower() == ".parquet":
         frame, notes = read_parquet_frame(path)
         check_names(list(frame.columns))
-        table = clean_cells(frame, progress, missing=missing, labels=labels)
-        table = table._replace(notes=(*notes, *table.notes))
+        separator = ","
     else:
         frame, notes, separator = _read_csv(path, encoding, separator, check_names)
-        table = clean_cells(
-            frame, progress, missing=missing, labels=labels, decimal_comma=separator != ","
-        )
-        table = table._replace(notes=(*notes, *table.notes))
+    table = clean_cells(frame, progress, missing=missing, get_role=get_role, separator=separator)
+    table = table._replace(notes=(*notes, *table.notes))
     if not len(table.frame):
         raise InputError(f"{path} has a header but no rows; add some")
     return table

@@ -22,7 +22,7 @@ from l2i.fit.artifact import RowPreview
 from l2i.fit.formatting import format_first_and_last, format_names, pluralize
 from l2i.fit.options import ReadOptions
 from l2i.fit.preprocess import Column, TablePreprocessor, TextPreprocessor
-from l2i.fit.readers.cells import RawTable, is_missing_word
+from l2i.fit.readers.cells import CellRole, RawTable, is_missing_word
 from l2i.fit.readers.columns import (
     BLANK,
     ColumnKind,
@@ -218,6 +218,8 @@ def _check_saved_options(saved: SavedOptions, *, images: bool) -> None:
     """Check that a fit.json, which may be untrusted, describes how to read its data."""
     types: dict[str, Any] = TABLE_TYPES | (IMAGE_TYPES if images else {})
     invalid = [name for name, kind in types.items() if not isinstance(saved.get(name, ()), kind)]
+    if not invalid and not all(isinstance(cell, str) for cell in saved.get("missing", ())):
+        invalid = ["missing"]
     layouts = ("folder", "paths", "arrays") if images else ("table",)
     if not invalid and saved["layout"] not in layouts:
         invalid = ["layout"]
@@ -284,7 +286,8 @@ def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallba
     )
     frame, notes = _read_labeled_table(path, options, progress)
     labels = frame[list(options.target)]
-    targets, ids = read_targets(labels, options.task), _get_row_ids(frame, options.id)
+    targets = read_targets(labels, options.task)
+    ids = _get_row_ids(frame, options.id or _find_image_id(frame[options.image]))
     numbers = targets.given_labels if targets.classes is None else None
     files = resolve_listed_files(frame[options.image], path)
     images = read_image_files(files, options, numbers, progress)
@@ -308,10 +311,19 @@ def _read_labeled_table(path: Path, options: ReadOptions, progress: ProgressCall
         encoding=options.encoding,
         separator=options.separator,
         missing=options.missing,
-        labels=[name for name in (*options.target, options.id, options.group) if name],
+        get_role=lambda name: _find_role(name, options),
         check_names=check_names,
         progress=progress,
     )
+
+
+def _find_role(name: str, options: ReadOptions) -> CellRole:
+    """Return what the cells of a column may be, as far as the options say it."""
+    if name in options.target and options.task != "classification":
+        is_number = options.task == "regression" or len(options.target) > 1
+        return "target" if is_number else "label"
+    named = (*options.target, *options.category, *options.text)
+    return "words" if name in (*named, options.id, options.group, options.image) else "number"
 
 
 def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
@@ -425,19 +437,19 @@ def _read_new_table(
     saved: SavedOptions,
     preprocessor: TablePreprocessor | TextPreprocessor,
 ) -> InputRows:
-    frame, notes = _read_unlabeled_table(path, path_kind, saved)
     columns: dict[str, Column] = {}
     for column in preprocessor.columns:  # of a date there are several, alike in what is read
         columns.setdefault(column.name, column)
+    kinds = {name: column.raw_kind for name, column in columns.items()}
+    numbers = [name for name, kind in kinds.items() if kind == "number"]
+    frame, notes = _read_unlabeled_table(path, path_kind, saved, numbers)
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         count, pronoun = pluralize(len(missing), "column"), "it" if len(missing) == 1 else "them"
         problem = f"lacks {count} that the model was trained with: {format_names(missing)}"
         raise InputError(f"{path} {problem}; add {pronoun}, blank if unknown")
     ids, id_notes = _get_new_row_ids(frame, saved)
-    kinds = {name: column.raw_kind for name, column in columns.items()}
     date_formats = {name: column.date_format for name, column in columns.items()}
-    numbers = [name for name, kind in kinds.items() if kind == "number"]
     frame = frame.assign(
         **{name: frame[name].mask(is_missing_word(frame[name])) for name in numbers}
     )
@@ -452,13 +464,17 @@ def _read_new_table(
     return InputRows(ids=ids, inputs=inputs, notes=_flatten_notes(*notes, *id_notes, *cell_notes))
 
 
-def _read_unlabeled_table(path: Path, path_kind: PathKind, saved: SavedOptions) -> RawTable:
+def _read_unlabeled_table(
+    path: Path, path_kind: PathKind, saved: SavedOptions, numbers: Sequence[str] = ()
+) -> RawTable:
+    """Read a table in which the columns of `numbers` hold numbers, and all others words."""
     if path_kind == "table":
         return read_table(
             path,
             encoding=saved["encoding"],
             separator=saved["separator"],
             missing=saved.get("missing", ()),
+            get_role=lambda name: "number" if name in numbers else "words",
         )
     if path_kind != "npz":
         fix = f"use a file that ends in {SUFFIX_LIST}"
@@ -508,6 +524,8 @@ def _read_new_images(
         if name not in frame.columns:
             actual = f"it has {format_names(list(frame.columns))}"
             raise InputError(f"{path} has no column '{name}' of image paths; {actual}")
+        if saved["id"] is None:
+            saved = {**saved, "id": _find_image_id(frame[name])}
         ids, id_notes = _get_new_row_ids(frame, saved)
         files, notes = resolve_listed_files(frame[name], path), [*table_notes, *id_notes]
     check_image_memory(len(ids), spec)
@@ -541,6 +559,12 @@ def _get_row_ids(frame: pd.DataFrame, column: str | None) -> list[str]:
     return [str(cell) for cell in cells.tolist()]
 
 
+def _find_image_id(paths: pd.Series) -> str | None:
+    """Return the column of image paths if they name the rows of a table, else None."""
+    is_unique = bool(paths.notna().all()) and not paths.duplicated().any()
+    return str(paths.name) if is_unique else None
+
+
 def _get_new_row_ids(frame: pd.DataFrame, saved: SavedOptions) -> tuple[list[str], list[str]]:
     """Return row ids, and a note if the column of ids is missing from new data."""
     column = saved["id"]
@@ -567,7 +591,7 @@ def _check_named_columns(options: ReadOptions, columns: Sequence[str], path: Pat
                 if matches:
                     hint = f"perhaps you meant '{by_lower[matches[0]]}'"
                 raise InputError(f"--{option} '{name}': {path} has no such column; {hint}")
-            if name in option_by_column:
+            if name in option_by_column and {option_by_column[name], option} != {"id", "image"}:
                 both = f"--{option_by_column[name]} and --{option}"
                 raise InputError(f"column '{name}' is named twice, by {both}; name it once")
             option_by_column[name] = option

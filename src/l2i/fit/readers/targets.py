@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from l2i.errors import InputError
 from l2i.fit.formatting import format_names, join_truncated, pluralize
+from l2i.fit.readers.cells import is_continuous
 from l2i.fit.readers.columns import (
     IDS,
     find_id_reason,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 TaskKind = Literal["auto", "classification", "regression"]
 UNLABELED_WORDS = ("-1", "unknown", "unlabeled", "unlabelled")  # classes that may mean no label
 MAX_CLASSES = 10_000
-MAX_INTEGER_CLASSES = 20  # integers with more distinct values are numbers, not classes
 MIN_LABELS_OF_IDS = 10  # labelled rows, from which different numbers may be ids
 INTEGER_PATTERN = re.compile(r"[+-]?\d{1,300}")  # Python refuses to convert far more digits
 NO_UNLABELED_NOTE = "no unlabelled rows: there is nothing to impute"
@@ -63,8 +63,8 @@ def _infer_targets(frame: pd.DataFrame) -> Targets:
     if not len(bad_rows):
         _check_no_id(present)
     is_marked = len(bad_rows) > 0 and values.iloc[bad_rows].nunique() == 1
-    is_marked &= len(numeric) > 0 and _is_continuous(numeric)
-    if not is_marked and (2 * len(bad_rows) > len(present) or not _is_continuous(numeric)):
+    is_marked &= len(numeric) > 0 and is_continuous(numeric)
+    if not is_marked and (2 * len(bad_rows) > len(present) or not is_continuous(numeric)):
         return _parse_classes(values)
     if len(bad_rows):
         words = values.iloc[bad_rows].unique()
@@ -83,14 +83,6 @@ def _check_no_id(present: pd.Series) -> None:
         problem = f"target '{present.name}' holds ids: every label is a different whole number"
         fix = "choose a different --target, or use --task regression if it is one"
         raise InputError(f"{problem}; {fix}")
-
-
-def _is_continuous(values: pd.Series) -> bool:
-    """Return whether numbers have fractions, or too many distinct values to be classes."""
-    import pandas as pd
-
-    floats = pd.to_numeric(values).to_numpy(dtype=np.float64)
-    return bool((floats != np.floor(floats)).any() or len(np.unique(floats)) > MAX_INTEGER_CLASSES)
 
 
 def _parse_classes(values: pd.Series) -> Targets:

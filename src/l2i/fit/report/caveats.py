@@ -11,7 +11,13 @@ from l2i.candidates.calibration import MAX_TEMPERATURE, MIN_TEMPERATURE
 from l2i.fit.artifact import FitArtifact, FitRows
 from l2i.fit.formatting import format_percent, pluralize
 from l2i.fit.impute import Imputations
-from l2i.fit.report.comparison import describe_heldout, estimate_metrics, mask_known_labels
+from l2i.fit.report.comparison import (
+    compute_standard_error,
+    describe_heldout,
+    estimate_metrics,
+    get_groups,
+    mask_known_labels,
+)
 from l2i.fit.report.confidence import compute_confidence
 from l2i.fit.report.verdict import CONSTANT_NAMES, MAX_CLASS_RATIO, MAX_SHIFT_AUC, find_doubt
 
@@ -179,7 +185,7 @@ def _check_overconfidence(fitted: FitArtifact, rows: FitRows) -> Caveat | None:
         return None
     confidence, is_correct = compute_confidence(fitted, rows, mask, fitted.temperature)
     gap = confidence - is_correct
-    noise = gap.std(ddof=1) / np.sqrt(count)
+    noise = compute_standard_error(gap, get_groups(rows, mask))
     if gap.mean() <= max(MAX_OVERCONFIDENCE, MIN_GAP_STANDARD_ERRORS * noise):
         return None
     shares = [format_percent(float(values.mean())) for values in (is_correct, confidence)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from l2i.fit.artifact import FitArtifact, FitRows, Floats, Mask, RowPreview, get_outputs
 from l2i.fit.formatting import format_percent, format_significant, pluralize, truncate_text
-from l2i.fit.impute import MAX_RELATIVE_STD, MIN_CONFIDENCE, Imputations
+from l2i.fit.impute import MAX_RELATIVE_STD, MIN_CONFIDENCE, Imputations, compute_probability
 from l2i.fit.report.charts import (
     Chart,
     draw_columns,
@@ -131,12 +131,10 @@ def _name_fitted(fitted: FitArtifact) -> str:
 def compute_confidence(
     fitted: FitArtifact, rows: FitRows, mask: Mask, temperature: float
 ) -> tuple[Floats, Mask]:
-    """Return the confidence of the selected network on labelled rows, and where it is correct."""
-    from scipy.special import softmax
-
+    """Return the confidence of the selected model on labelled rows, and where it is correct."""
     logits = get_outputs(fitted, rows)[mask].astype(np.float64)
-    probability = softmax(logits / temperature, axis=1)
-    return probability.max(axis=1), probability.argmax(axis=1) == rows.given_labels[mask]
+    probability, labels = compute_probability(fitted, logits, temperature), logits.argmax(axis=1)
+    return probability[np.arange(len(labels)), labels], labels == rows.given_labels[mask]
 
 
 def bin_by_confidence(confidence: Floats, is_correct: Mask) -> list[CalibrationBin]:

@@ -42,8 +42,7 @@ def build_table_verdict(fitted: FitArtifact, rows: FitRows) -> Verdict:
     best = fitted.selected
     title = _capitalize(best.title)
     if not fitted.num_folds:
-        reason = "there are too few labels to compare models; label more rows"
-        return Verdict([Sentence(f"{title} was fitted, untested", reason)], "", [])
+        return Verdict([_describe_untested(title)], "", [])
     sentences = [_judge_chosen(title, fitted, rows), _judge_unlabeled(fitted, rows)]
     expected = estimate_final(fitted, rows)
     how = "measured by cross-validation, with the model chosen by the other rows each time"
@@ -59,12 +58,17 @@ def build_table_verdict(fitted: FitArtifact, rows: FitRows) -> Verdict:
     return Verdict([s for s in sentences if s is not None], selection, [note])
 
 
+def _describe_untested(title: str) -> Sentence:
+    return Sentence(f"{title} was fitted, untested", "there are too few labels to test it", "bad")
+
+
 def _describe_expected(expected: Estimate, fitted: FitArtifact, rows: FitRows) -> str:
     """Describe the metric on new rows; of imbalanced classes, their mean error too."""
     article = "a" if fitted.is_balanced else "an"
     text = f"{article} {_name(fitted)} of {_format(expected.value, fitted)}"
     if fitted.classes is not None and expected.value == 0:
-        most = 1 - MAX_CHANCE ** (1 / expected.num_rows)
+        mask = mask_known_labels(fitted, rows, "validation")
+        most = 1 - MAX_CHANCE ** (1 / _count_units(rows, mask))
         limit = f"with 95 % confidence at most {format_percent(most)}"
         return f"{text} (none of {pluralize(expected.num_rows, 'row')} was wrong; {limit})"
     text = f"{text} ± {_format(expected.standard_error, fitted)}"
@@ -94,9 +98,10 @@ def estimate_final(fitted: FitArtifact, rows: FitRows) -> Estimate:
 
 def find_doubt(fitted: FitArtifact, rows: FitRows) -> str | None:
     """Return why the labels of a table's model should not be used, if there is a reason."""
-    if fitted.model is None or not fitted.num_folds:
+    if fitted.model is None:
         return None
-    sentence = _judge_chosen(_capitalize(fitted.selected.title), fitted, rows)
+    title = _capitalize(fitted.selected.title)
+    sentence = _judge_chosen(title, fitted, rows) if fitted.num_folds else _describe_untested(title)
     return f"{sentence.claim}: {sentence.facts}" if sentence.tone == "bad" else None
 
 
@@ -127,7 +132,14 @@ def _is_clearly_better(ours: str, theirs: str, fitted: FitArtifact, rows: FitRow
     mask = mask_known_labels(fitted, rows, "validation")
     gaps = _compute_losses(theirs, fitted, rows, mask) - _compute_losses(ours, fitted, rows, mask)
     error = compute_standard_error(gaps, get_groups(rows, mask))
-    return bool(len(gaps) >= MIN_ROWS_FOR_CLASSES and gaps.mean() > MIN_STANDARD_ERRORS * error)
+    is_known = _count_units(rows, mask) >= MIN_ROWS_FOR_CLASSES
+    return bool(is_known and gaps.mean() > MIN_STANDARD_ERRORS * error)
+
+
+def _count_units(rows: FitRows, mask: Mask) -> int:
+    """Return the number of rows, or of groups of them that err together."""
+    groups = get_groups(rows, mask)
+    return int(mask.sum()) if groups is None else len(np.unique(groups))
 
 
 def _compute_losses(name: str, fitted: FitArtifact, rows: FitRows, mask: Mask) -> Floats:
@@ -176,10 +188,10 @@ def _describe_candidate(candidate: Candidate, fitted: FitArtifact) -> str:
 
 
 def _find_best(candidates: list[Candidate], fitted: FitArtifact) -> Candidate | None:
-    """Return the selected one if it is among them, else the best by its metric."""
-    known = [c for c in candidates if math.isfinite(c.validation_metric)]
+    """Return the selected one if it is among them, else the one of the lowest loss."""
+    known = [c for c in candidates if math.isfinite(c.validation_cost)]
     selected = [c for c in known if c.name == fitted.selected_name]
-    return selected[0] if selected else min(known, key=lambda c: c.sort_key, default=None)
+    return selected[0] if selected else min(known, key=lambda c: c.validation_cost, default=None)
 
 
 def _name(fitted: FitArtifact) -> str:

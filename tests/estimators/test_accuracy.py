@@ -12,7 +12,7 @@ def metrics(name: str, label: str, seeds: int = 5) -> list[float]:
 
 @pytest.mark.parametrize("name", ["wine", "diabetes"])
 def test_unlabelled_rows_help_as_the_estimators_come(name: str) -> None:
-    assert sum(metrics(name, "L2I estimator")) < sum(metrics(name, "labels only"))
+    assert sum(metrics(name, "L2I estimator")) < sum(metrics(name, "network, labels only"))
 
 
 def test_digits_from_40_labels_are_classified_better_than_by_label_spreading() -> None:

@@ -205,4 +205,6 @@ def encode_features(inputs: EstimatorInputs, x: pd.DataFrame | NDArray[Any]) -> 
         dates = {c.name: c.date_format for c in inputs.columns if c.part}
         return inputs(x.assign(**{name: _to_days(x[name], f) for name, f in dates.items()}))
     encoder = TableEncoder(inputs, torch.float64)
-    return np.asarray(encoder(numbers=torch.from_numpy(x)).numpy())
+    # copied where it is read-only, such as a memory map, of which torch warns
+    rows = x if x.flags.writeable else x.copy()
+    return np.asarray(encoder(numbers=torch.from_numpy(rows)).numpy())

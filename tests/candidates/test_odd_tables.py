@@ -160,7 +160,8 @@ def test_no_model_is_begun_that_takes_longer_than_the_time_left() -> None:
     logistic = Score(models["logistic-regression"], np.zeros(0), np.zeros(0), 20.0, 0.0)
     known = {"logistic-regression": logistic}
     assert models["logistic-regression-weak"].expect_seconds(wide, 5, known) == 20
-    assert models["self-training"].expect_seconds(wide, 5, known) > 100
+    assert models["self-training"].expect_seconds(spreading, 5, known) > 60
+    assert 60 < models["gaussian-process"].expect_seconds(make_wide(300, 20, 10), 5, {}) < 300
     majority, trees = models["majority"], models["boosted-trees"]
     selection = select_candidate([majority, trees], make_wide(2000, 300, 20), 0, minutes=0.1)
     assert selection.skipped == (

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from user_data import read, written
 
+from l2i.errors import InputError
 from l2i.fit.preprocess import TablePreprocessor, fit_column
 from l2i.fit.readers.cells import clean_cells, remove_units
 from l2i.fit.readers.source import read_new
@@ -60,6 +61,42 @@ def test_commas_before_three_digits_separate_thousands_except_beside_semicolons(
     separator: str, cells: tuple[str, ...], numbers: list[str]
 ) -> None:
     assert clean(*cells, separator=separator) == numbers
+
+
+def test_points_separate_thousands_in_a_file_with_decimal_commas(tmp_path: Path) -> None:
+    lines = [f"{row},5;{1 + row % 3}.2{row % 10}1;{row % 2}" for row in range(20)]
+    path = written(tmp_path / "t.csv", "\n".join(["a;b;y", *lines, "1,5;754;1"]) + "\n")
+    source = read(path, "y")
+    assert source.inputs["b"].tolist()[:3] == [1201, 2211, 3221]
+    assert any("read as numbers: 'b' ('1.201' is 1201)" in note for note in source.notes)
+    plain = written(tmp_path / "p.csv", path.read_text().replace(",5", ""))
+    assert read(plain, "y").inputs["b"].tolist()[:3] == [1.201, 2.211, 3.221]
+
+
+@pytest.mark.parametrize(("cell", "odd"), [("$49,8{}", "n/k"), ("4{}.5%", "?!"), ("4{}5.5", "x")])
+def test_an_odd_cell_among_numbers_of_a_target_is_named(
+    cell: str, odd: str, tmp_path: Path
+) -> None:
+    lines = [f'{row},"{cell.format(row + 10)}"' for row in range(30)]
+    path = written(tmp_path / "t.csv", "\n".join(["a,y", *lines, f'3,"{odd}"']) + "\n")
+    with pytest.raises(InputError, match="mixes numbers and text"):
+        read(path, "y")
+
+
+def test_classes_that_may_be_typos_are_named(tmp_path: Path) -> None:
+    cells = ["Adelie", "Gentoo"] * 5 + ["adelie", "Gento", "Chinstrap"]
+    lines = [f"{row},{cell}" for row, cell in enumerate(cells)]
+    notes = read(written(tmp_path / "t.csv", "\n".join(["a,y", *lines, "3,"])), "y").notes
+    (found,) = [note for note in notes if "typos" in note]
+    assert found == "warning: classes that may be typos: 'Gento' of 'Gentoo', 'adelie' of 'Adelie'"
+
+
+def test_groups_that_were_forgotten_are_pointed_out(tmp_path: Path) -> None:
+    lines = [f"{row // 5},{row % 7},{'' if row >= 20 else row % 2}" for row in range(100)]
+    path = written(tmp_path / "t.csv", "\n".join(["who,a,y", *lines]) + "\n")
+    (note,) = [note for note in read(path, "y").notes if "belong together" in note]
+    assert "'who'" in note and "use --group who" in note and "'a'" not in note
+    assert not any("belong together" in note for note in read(path, "y", group="who").notes)
 
 
 def test_parentheses_are_minus_signs_if_there_are_both() -> None:

@@ -89,10 +89,14 @@ def test_guessing_is_the_measure_whatever_candidates_are_named(tmp_path: Path) -
     frame = pd.DataFrame(draw.normal(size=(300, 3)), columns=list("abc"))
     frame["y"] = draw.choice(["heads", "tails"], 300)
     blank(frame, "y", 60).to_csv(tmp_path / "t.csv", index=False)
-    said = works("fit", "t.csv", "--target", "y", *QUICK, "extra-trees", cwd=tmp_path)
-    assert "majority class" in said.out
+    limit = ("--minutes", "1", *QUICK, "extra-trees")
+    said = works("fit", "t.csv", "--target", "y", *limit, cwd=tmp_path)
+    assert "majority class" in said.out and re.search(r"\(\d\.\d s, \d+ s left\)", said.err)
     assert "Do not use the imputed labels." in said.out and "are usable" not in said.out
     assert said.err.count("Do not use these labels") == 1
+    works("impute", "runs/t", cwd=tmp_path)
+    labels = pd.read_csv(tmp_path / "labels.csv")
+    assert labels["abstain"][labels["source"] == "imputed"].all()
     predicted = works("predict", "runs/t", "t.csv", "--out", "p.csv", cwd=tmp_path)
     assert "Do not use these predictions; label more rows." in predicted.err
     works("report", "runs/t", cwd=tmp_path)

@@ -47,6 +47,7 @@ MIN_HISTOGRAM_ROWS, MIN_HISTOGRAM_SECONDS = 2000, 2.0  # from here on boosted tr
 MANY_ROWS = 2000  # from here on a forest has fewer trees
 VERY_MANY_ROWS, MIN_LEAF_OF_VERY_MANY = 10_000, 5  # from here on its leaves are larger
 SECONDS_OF_PROCESS = 10.0  # of a Gaussian process of 1,000 rows and one output
+SECONDS_OF_CLASS_PROCESS = 40.0  # likewise, of one class
 SECONDS_PER_PAIR = 2e-10  # of two rows that are compared, by one column
 NUM_STAGES = 100  # of boosted trees
 SECONDS_PER_SPLIT = 1.6e-8  # of one row, by one column, at one depth of one tree
@@ -235,8 +236,14 @@ def fit_boosted_trees(rows: TableRows, seed: int) -> nn.Module:
 
 
 def expect_gaussian_process(rows: TableRows) -> float:
-    """Return about how many seconds a Gaussian process takes: its time grows with rows cubed."""
-    return SECONDS_OF_PROCESS * (rows.num_classes or 1) * (len(rows.x) / 1000) ** 3
+    """Return about how many seconds a Gaussian process takes: its time grows with rows cubed.
+
+    With classes it takes many more steps, which are slow for few rows too.
+    """
+    size = len(rows.x) / 1000
+    if rows.num_classes is None:
+        return SECONDS_OF_PROCESS * size**3
+    return SECONDS_OF_CLASS_PROCESS * rows.num_classes * size**2
 
 
 def expect_scaled_process(rows: TableRows) -> float:

@@ -45,11 +45,11 @@ class SelfTraining(Candidate):
         return _find_obstacle_of_labels(rows) or self.base.find_obstacle(rows)
 
     def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
-        """Count half of the rounds, in which half of the unlabelled rows are taken."""
+        """Count one more fit to the labels, and one to half of the unlabelled rows too."""
         if self.base.name not in scores:
             return 0.0
         more = min(len(rows.unlabeled), MAX_TAUGHT_ROWS) / (2 * len(rows.x))
-        return scores[self.base.name].seconds * (1 + MAX_ROUNDS / 2 * (1 + more))
+        return scores[self.base.name].seconds * (2 + more)
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
         if len(rows.unlabeled) > MAX_TAUGHT_ROWS:

@@ -141,6 +141,7 @@ def impute(folder: str, options: ImputeOptions) -> None:
     from l2i.fit.artifact import list_data_paths, read_fit
     from l2i.fit.impute import impute as impute_rows
     from l2i.fit.impute import make_imputed_frame
+    from l2i.fit.report.verdict import find_doubt
 
     fitted, rows = read_fit(folder)
     data = list_data_paths(Path(folder), fitted)
@@ -148,6 +149,8 @@ def impute(folder: str, options: ImputeOptions) -> None:
     path = check_output_file(options.out, suffixes, data=data, overwrite=overwrite)
     label_file.check_escape_formulas(Path(options.out), options.escape_formulas)
     imputations = impute_rows(fitted, rows, options.threshold)
+    if find_doubt(fitted, rows) is not None:  # no label is to be used
+        imputations = imputations._replace(abstain=imputations.is_imputed)
     label_file.write_label_file(
         path,
         make_imputed_frame(fitted, rows, imputations),

@@ -194,7 +194,7 @@ class L2IEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"candidates are for tables, chosen by cross-validation; {fix}")
             return None
         knobs = (self.steps, self.batch_size, self.learning_rate, self.settings)
-        names = tuple(self.candidates)
+        names = (self.candidates,) if isinstance(self.candidates, str) else tuple(self.candidates)
         if not names and any(knob is not None for knob in knobs):
             names = NETWORK_NAMES
         if self.steps is None and "steps" not in (self.settings or {}):

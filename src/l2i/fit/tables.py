@@ -58,9 +58,12 @@ class _TableFit:
     foreign_limit: float
 
 
-def choose_minutes(options: FitOptions, num_rows: int) -> float:
-    """Return the time after which no candidate is begun: the user's, or the default."""
-    if options.minutes is not None:
+def choose_minutes(options: FitOptions, num_rows: int) -> float | None:
+    """Return the time after which no candidate is begun: the user's, or the default.
+
+    None for no limit: candidates that the user names are all tried.
+    """
+    if options.minutes is not None or options.candidates:
         return options.minutes
     return DEFAULT_MINUTES if num_rows <= MANY_ROWS else DEFAULT_MINUTES_MANY_ROWS
 
@@ -132,7 +135,7 @@ def _take_groups(data: PreparedData, split: str) -> NDArray[np.str_] | None:
 
 
 def _make_reporter(
-    notify: ProgressCallback, minutes: float, data: PreparedData, metric: TableMetric
+    notify: ProgressCallback, minutes: float | None, data: PreparedData, metric: TableMetric
 ) -> Callable[[Progress], None]:
     """Return a callback that says which candidate was scored, how, and what time is left."""
     truth = data.source.given_labels[data.split_names == "labeled"]
@@ -145,8 +148,9 @@ def _make_reporter(
         if not isinstance(event, Score):
             notify(f"{number}: skipped, {event.reason}")
             return
-        left = max(0.0, 60 * minutes - progress.seconds)
-        times = f"{event.seconds:.1f} s, {left:.0f} s left"
+        times = f"{event.seconds:.1f} s"
+        if minutes is not None:
+            times += f", {max(0.0, 60 * minutes - progress.seconds):.0f} s left"
         result = "too few labels for folds"
         if len(event.outputs):
             value = metric.compute(event.outputs[0] * std + mean, truth)
@@ -327,7 +331,7 @@ def _list_candidates(data: PreparedData, fitted: _TableFit) -> tuple[Candidate, 
 def _explain_choice(
     data: PreparedData,
     selection: Selection,
-    minutes: float,
+    minutes: float | None,
     options: FitOptions,
     network_choices: tuple[Choice, ...],
 ) -> tuple[Choice, ...]:
@@ -338,10 +342,13 @@ def _explain_choice(
         repeats = len(selection.folds)
         folds = f"{len(selection.folds[0])}"
         folds += f", repeated {repeats} times" if repeats > 1 else ""
-    source = "set by you" if options.minutes is not None else f"{len(data.x):,} rows"
+    is_set = options.minutes is not None or bool(options.candidates)
+    source = "set by you" if is_set else f"{len(data.x):,} rows"
     chosen = [
         Choice(name="folds", value=folds, reason=num_labels),
-        Choice(name="minutes", value=f"{minutes:g}", reason=source),
+        Choice(
+            name="minutes", value="no limit" if minutes is None else f"{minutes:g}", reason=source
+        ),
         Choice(
             name="candidates",
             value=", ".join(selection.scores),

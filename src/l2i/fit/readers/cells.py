@@ -29,6 +29,8 @@ MISSING_WORDS = (  # for numbers; among categories such a word may be one of the
     "#value!",
     "#div/0!",
     "#ref!",
+    "k.a.",
+    "k. a.",
 )
 MAX_SAMPLE = 1000  # words that tell whether a column has units
 UNITS = r"[$€£¥₹%]|USD|EUR|GBP|CHF|JPY"
@@ -75,13 +77,16 @@ def clean_cells(
     comma_columns: list[str] = []
     examples: list[str] = []
     names = list(frame.columns)
+    has_decimal_commas = separator == ";" and any(
+        _has_decimal_commas(_strip(frame[name]), separator) for name in names
+    )
     for name in report_progress(names, len(names), "read", progress, noun="columns"):
         cells = _mask_blanks(frame[name], missing, blank_counts)
         role = get_role(name)
         if cells.dtype == object and role != "words":
-            converted = _convert_numbers(cells, separator)
+            converted = _convert_numbers(cells, separator, has_decimal_commas=has_decimal_commas)
             # names of classes stay, whatever they look like
-            if role != "label" or is_continuous(converted.cells):
+            if role != "label" or _is_mostly_continuous(converted.cells):
                 cells = converted.cells
                 comma_columns += [name] if converted.has_commas else []
                 examples += [converted.example] if converted.example else []
@@ -109,13 +114,19 @@ class _Numbers(NamedTuple):
     """A cell that had a unit or separators of thousands, if any."""
 
 
-def _convert_numbers(cells: pd.Series, separator: str) -> _Numbers:
+def _convert_numbers(
+    cells: pd.Series, separator: str, *, has_decimal_commas: bool = False
+) -> _Numbers:
+    """Convert a column; with `has_decimal_commas` in another one, points separate thousands."""
     has_commas = _has_decimal_commas(cells, separator)
     numbers = cells.str.replace(",", ".", regex=False) if has_commas else cells
-    without = remove_units(numbers, decimal_comma=_takes_commas(cells, separator))
+    if has_decimal_commas and not has_commas and _has_thousands_points(cells):
+        without: pd.Series | None = cells.str.replace(".", "", regex=False)
+    else:
+        without = remove_units(numbers, decimal_comma=_takes_commas(cells, separator))
     if without is None:
         return _Numbers(numbers, has_commas, None)
-    row = (without != numbers).to_numpy().nonzero()[0][0]
+    row = ((without != numbers) & numbers.notna()).to_numpy().nonzero()[0][0]
     example = f"'{cells.name}' ('{numbers.iloc[row]}' is {without.iloc[row]})"
     return _Numbers(without, has_commas, example)
 
@@ -126,12 +137,16 @@ def _mask_blanks(cells: pd.Series, missing: Sequence[str], counts: dict[str, int
 
     is_string = not pd.api.types.is_numeric_dtype(cells.dtype)
     if is_string:
-        cells = cells.astype(object).str.strip()
+        cells = _strip(cells)
     is_blank = cells.isin((*BLANK_MARKERS, *missing)) if is_string else cells.isna()
     numbers = [float(marker) for marker in missing if _is_number(marker)]
     if numbers:
         is_blank |= pd.to_numeric(cells, errors="coerce").isin(numbers)
     return _mask(cells, is_blank, counts)
+
+
+def _strip(cells: pd.Series) -> pd.Series:
+    return cells.astype(object).str.strip()
 
 
 def _mask(cells: pd.Series, is_blank: pd.Series, counts: dict[str, int]) -> pd.Series:
@@ -159,6 +174,13 @@ def _has_decimal_commas(cells: pd.Series, separator: str) -> bool:
     return bool(has_commas) and _takes_commas(cells, separator)
 
 
+def _has_thousands_points(cells: pd.Series) -> bool:
+    """Return whether all numbers are whole ones, some with points in front of three digits."""
+    present = cells[~is_missing_word(cells)].dropna()
+    is_whole = present.str.fullmatch(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)")
+    return bool(is_whole.all() and present.str.contains(".", regex=False).any())
+
+
 def _takes_commas(cells: pd.Series, separator: str) -> bool:
     """Return whether a comma may start decimals.
 
@@ -169,6 +191,14 @@ def _takes_commas(cells: pd.Series, separator: str) -> bool:
         return separator == ";"
     with_comma = cells[cells.astype(str).str.contains(r"\d,\d", regex=True)]
     return not with_comma.str.contains(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", regex=True).all()
+
+
+def _is_mostly_continuous(cells: pd.Series) -> bool:
+    """Return whether most cells are numbers that are no classes; others are then errors."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(cells, errors="coerce").dropna()
+    return 2 * len(numbers) > cells.count() and is_continuous(numbers)
 
 
 def is_continuous(cells: pd.Series) -> bool:

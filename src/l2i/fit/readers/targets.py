@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ MAX_CLASSES = 10_000
 MIN_LABELS_OF_IDS = 10  # labelled rows, from which different numbers may be ids
 INTEGER_PATTERN = re.compile(r"[+-]?\d{1,300}")  # Python refuses to convert far more digits
 NO_UNLABELED_NOTE = "no unlabelled rows: there is nothing to impute"
+MIN_LABELS_OF_COMMON, TYPO_CUTOFF = 3, 0.75  # of a class that another one may be a typo of
 MIN_MARKED = 0.5  # share of the labels with one value, from which it may mean no label
 
 
@@ -111,12 +113,25 @@ def _describe_classes(target: str, labels: NDArray[np.int64], names: list[str]) 
     singletons = format_names([name for name, count in class_counts if count == 1])
     limit = f"classes with one label, too few to judge a model by: {singletons}"
     suspicious = [
-        f"warning: {count:,} labels are '{name}'; if it means unlabelled, use --missing {name}"
+        f"warning: {pluralize(count, 'label is', 'labels are')} '{name}'; if it means unlabelled, "
+        f"use --missing {name}"
         for name, count in class_counts
         if name.lower() in UNLABELED_WORDS and names != ["-1", "1"]
     ]
     notes = [*([limit] if singletons else []), *suspicious]
-    return (title, _describe_labeled(labels >= 0), *notes)
+    return (title, _describe_labeled(labels >= 0), *notes, *_describe_typos(class_counts))
+
+
+def _describe_typos(class_counts: list[tuple[str, int]]) -> list[str]:
+    """Warn of classes with one label that are nearly named like a class with several."""
+    common = {name.lower(): name for name, count in class_counts if count >= MIN_LABELS_OF_COMMON}
+    found = []
+    for name, count in class_counts:
+        is_word = not INTEGER_PATTERN.fullmatch(name)
+        close = get_close_matches(name.lower(), common, 1, TYPO_CUTOFF)
+        if count == 1 and is_word and close:
+            found.append(f"'{name}' of '{common[close[0]]}'")
+    return [f"warning: classes that may be typos: {join_truncated(found)}"] if found else []
 
 
 def _describe_labeled(is_labeled: NDArray[np.bool_]) -> str:

@@ -175,7 +175,7 @@ def _judge_unlabeled(fitted: FitArtifact, rows: FitRows) -> Sentence | None:
         return None
     facts = ", ".join(_describe_candidate(c, fitted) for c in (together, alone))
     if fitted.selected.level > 0:
-        return Sentence("The unlabelled rows helped", facts, "good")
+        return Sentence("The unlabelled rows seem to help", facts, "good")
     if together.validation_cost < alone.validation_cost:
         return Sentence("The unlabelled rows did not clearly help", facts)
     return Sentence("The unlabelled rows were not needed", facts)

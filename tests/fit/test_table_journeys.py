@@ -153,3 +153,4 @@ def test_an_exported_average_predicts_the_same(tmp_path: Path) -> None:
     frame = houses(300, 60).drop(columns="heat")
     names = ("ridge", "extra-trees", "boosted-trees", "gaussian-process", "nearest-neighbors")
     travel(tmp_path, frame, "price", "--candidates", *names)
+    assert json.loads((tmp_path / "runs/data/fit.json").read_text())["selected_name"] == "average"

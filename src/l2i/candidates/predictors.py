@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -17,7 +18,7 @@ MIN_PROBABILITY = 1e-4  # of a class, before the logarithm
 MAX_DEPTH = 10_000  # of a tree that is read from a file
 
 
-class Predictor(nn.Module):
+class Predictor(nn.Module, ABC):
     """A model whose tensors are all that is known about it."""
 
     kind: str
@@ -46,9 +47,9 @@ class Predictor(nn.Module):
                 raise ValueError("tensors are not finite")
         self.check_shapes(num_inputs, num_outputs)
 
+    @abstractmethod
     def check_shapes(self, num_inputs: int, num_outputs: int) -> None:
         """Raise ValueError unless the tensors fit together."""
-        raise NotImplementedError
 
 
 class LinearPredictor(Predictor):

@@ -273,10 +273,7 @@ def _assemble(
         model=describe_model(fitted.model)[0],
         skipped=tuple(f"{s.name}: {s.reason}" for s in selection.skipped),
         temperature=choice.temperature,
-        interval_factors=fitted.errors.factors if fitted.errors else (),
-        error_std=fitted.errors.std if fitted.errors else (),
-        std_slopes=fitted.errors.slopes if fitted.errors else (),
-        std_by_distance=fitted.errors is not None and fitted.errors.by_distance,
+        **_list_error_fields(fitted.errors),
         foreign_limit=limit if np.isfinite(limit) else None,
         target_mean=tuple((choice.mean + data.offset).tolist()) if is_regression else (),
         target_std=tuple(choice.std.tolist()) if is_regression else (),
@@ -285,6 +282,18 @@ def _assemble(
         ),
     )
     return add_previews(artifact, rows, source), rows
+
+
+def _list_error_fields(errors: ErrorScale | None) -> dict[str, Any]:
+    """Return the fields of a fit that describe the errors of targets."""
+    if errors is None:
+        return {}
+    return {
+        "interval_factors": errors.factors,
+        "error_std": errors.std,
+        "std_slopes": errors.slopes,
+        "std_by_distance": errors.by_distance,
+    }
 
 
 def _measure_shares(selection: Selection) -> tuple[float, ...]:

@@ -31,11 +31,11 @@ from l2i.fit.readers.columns import (
     find_blank,
     infer_columns,
     select_text_columns,
-    to_strings,
 )
 from l2i.fit.readers.dates import format_date
 from l2i.fit.readers.delimited import TABLE_SUFFIXES, read_table
 from l2i.fit.readers.folders import list_class_files, list_image_files, resolve_listed_files
+from l2i.fit.readers.groups import describe_hidden_groups, read_groups
 from l2i.fit.readers.images import (
     Images,
     ImageSpec,
@@ -74,8 +74,6 @@ TABLE_TYPES = {
 }
 IMAGE_TYPES = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}
 IMAGE_DTYPES = ("uint8", "float32")
-MIN_HIDDEN_GROUPS = 3  # that are labelled, and that are blank, from which they are pointed out
-MAX_SAMPLED_VALUES = 1000  # of a column that tell whether its values repeat
 HASHED_ROWS = 1024  # images that are copied together
 MAX_CELL_CHARS, MAX_TEXT_CHARS = 200, 400  # shown of a row
 ENCODER_HINT = "for a pretrained network, use --encoder bert-base-uncased"
@@ -271,46 +269,12 @@ def _read_table_source(path: Path, options: ReadOptions, progress: ProgressCallb
     ids, inputs = _get_row_ids(table.frame, options.id), table.frame.drop(columns=used_columns)
     target_names, notes = options.target, table.notes
     source = _make_table_source(inputs, ids, options, targets, target_names, notes, progress)
-    if options.group is None and source.encoder is None:
-        source = replace(source, notes=(*source.notes, *_describe_hidden_groups(source)))
-    return replace(source, groups=_read_groups(table.frame, options.group))
-
-
-def _describe_hidden_groups(source: Source) -> list[str]:
-    """Warn of columns whose rows of one value are all labelled or all blank, such as patients."""
-    assert not isinstance(source.inputs, np.ndarray)
-    names = [
-        name
-        for name, kind in source.kinds.items()
-        if kind in ("number", "category")
-        and _is_labeled_by_value(source.inputs[name], ~source.is_unlabeled)
-    ]
-    if not names:
-        return []
-    fix = f"if they belong together, use --group {names[0]}"
-    rows = f"rows with the same value of {format_names(names)} are all labelled or all blank"
-    return [f"warning: {rows}; {fix}"]
-
-
-def _is_labeled_by_value(values: pd.Series, is_labeled: NDArray[np.bool_]) -> bool:
-    if 2 * values.head(MAX_SAMPLED_VALUES).nunique() > min(len(values), MAX_SAMPLED_VALUES):
-        return False
-    codes = np.unique(values.astype(str).to_numpy(dtype=str), return_inverse=True)[1]
-    sizes = np.bincount(codes)
-    counts = np.bincount(codes, weights=is_labeled, minlength=len(sizes))
-    is_repeated, is_whole, is_blank = sizes > 1, counts == sizes, counts == 0
-    if not (is_whole | is_blank)[is_repeated].all():
-        return False
-    both = [int((is_repeated & kind).sum()) for kind in (is_whole, is_blank)]
-    return min(both) >= MIN_HIDDEN_GROUPS
-
-
-def _read_groups(frame: pd.DataFrame, column: str | None) -> NDArray[np.str_] | None:
-    """Return the group of each row; a blank one is a group of its own."""
-    if column is None:
-        return None
-    names = [name or f"row {row}" for row, name in enumerate(to_strings(frame[column]), 1)]
-    return np.array(names, dtype=np.str_)
+    if options.group is not None:
+        return replace(source, groups=read_groups(table.frame[options.group]))
+    if not source.is_table:
+        return source
+    hidden = describe_hidden_groups(source.inputs, source.kinds, ~source.is_unlabeled)
+    return replace(source, notes=(*source.notes, *hidden))
 
 
 def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:

@@ -179,7 +179,7 @@ def test_guessing_is_always_compared() -> None:
 
 
 def test_the_help_names_every_candidate() -> None:
-    text = inspect.getsource(options).partition("all that suit it:")[2].partition('"""')[0]
+    text = inspect.getsource(options).partition("all that suit:")[2].partition('"""')[0]
     assert {name.strip() for name in text.rstrip(".").split(",")} == {*CANDIDATE_NAMES}
 
 

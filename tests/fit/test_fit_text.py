@@ -356,14 +356,9 @@ def test_an_encoder_needs_texts_and_a_table(tmp_path: Path) -> None:
     }.items():
         assert message in refused(*plain, *flags, cwd=tmp_path)
     np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.arange(9) % 2)
-    assert "--encoder applies only to tables and image files" in refused(
+    assert "--encoder applies only to text columns and images" in refused(
         "fit", "a.npz", "--encoder", "bert", cwd=tmp_path
     )
     photos(tmp_path / "photos", each=2, unlabeled=2)
-    assert "--encoder applies only to tables, not to this data" in refused(
-        "fit", "photos", "--encoder", "bert", cwd=tmp_path
-    )
-    image = ("--image", "kind", "--target", "label", "--encoder", "bert")
-    assert "--encoder applies only to tables without --image" in refused(
-        "fit", "flowers.csv", *image, cwd=tmp_path
-    )
+    (tmp_path / "bert").mkdir()
+    assert "bert has no config.json" in refused("fit", "photos", "--encoder", "bert", cwd=tmp_path)

@@ -291,7 +291,7 @@ WRONG = {
     "one group": (("--group", "one"), "group column 'one' has one group among the labelled rows"),
     "candidates beside networks": (
         ("--candidates", "ridge", "--steps", "5"),
-        "--candidates applies to tables whose models are compared by cross-validation; remove it, "
+        "--candidates applies to models that are compared by cross-validation; remove it, "
         "or remove --method, --validation and the settings of networks",
     ),
     "no such group": (("--group", "two"), "--group 'two': flowers.csv has no such column"),

@@ -165,7 +165,8 @@ def test_files_of_other_decoders_are_no_images_whatever_their_name(
     content: bytes, tmp_path: Path
 ) -> None:
     folder(tmp_path / "own", **{"odd.png": content})
-    assert "cat/odd.png (not an image)" in refused("fit", "own", cwd=tmp_path)
+    reason = "not an image" if content else "an empty file"
+    assert f"cat/odd.png ({reason})" in refused("fit", "own", cwd=tmp_path)
     assert not Path("touched").exists()
 
 

@@ -13,6 +13,7 @@ from l2i.bilevel.problem import Imputed, Student
 from l2i.errors import InputError
 from l2i.models import MODELS, text_encoder
 from l2i.models.base import ModelConfig
+from l2i.models.efficientnet import VARIANTS
 from l2i.models.text_encoder import TextEncoder
 from l2i.registry import load_registered
 from problems import FLOAT64, relative
@@ -24,15 +25,15 @@ SIZES = {
     "resnet": ModelConfig(width=1, depth=8),
     "tcdcn": ModelConfig(),
 }
-SIDES = {name: (44, 60) if name == "tcdcn" else (8, 32) for name in SIZES}
+SIDES = dict.fromkeys(SIZES, (8, 32)) | {"tcdcn": (44, 60)}
 
 
 def build(name: str, shape: tuple[int, ...], network: ModelConfig | None = None) -> nn.Module:
     return load_registered("model", MODELS, name)(shape, 10, network or SIZES[name])
 
 
-def test_all_networks_are_tested_here_but_the_encoder_of_texts() -> None:
-    assert {*SIZES, "encoder"} == {*MODELS}
+def test_all_networks_are_tested_here_but_those_with_pretrained_weights() -> None:
+    assert {*SIZES, *VARIANTS, "encoder"} == {*MODELS}
 
 
 @pytest.mark.parametrize(("name", "side"), [(name, side) for name in SIZES for side in SIDES[name]])

@@ -1,11 +1,13 @@
-"""The candidates of a table by name, cheap ones first."""
+"""The candidates of a table, and of features of images, by name, cheap ones first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Literal
 
 from l2i.candidates.base import Candidate
+from l2i.candidates.features import Clusters, SoftSelfTraining, fit_least_squares
 from l2i.candidates.models import (
     Model,
     expect_boosted_trees,
@@ -108,18 +110,44 @@ MODELS: tuple[Candidate, ...] = (
     Spreading(),
     Imputing(),
 )
-CANDIDATE_NAMES = tuple(dict.fromkeys([*(c.name for c in MODELS), *NETWORK_NAMES, SWAPS]))
+FEATURE_MODELS: tuple[Candidate, ...] = (  # besides some of those of a table
+    Model(name="least-squares", title="least squares", fit_rows=fit_least_squares, tasks=CLASSES),
+    Clusters(),
+    SoftSelfTraining(name="soft-self-training", title="self-trained least squares", penalty=30.0),
+    SoftSelfTraining(
+        name="soft-self-training-strong",
+        title="self-trained least squares (strong penalty)",
+        penalty=300.0,
+    ),
+)
+NAMES_FOR_FEATURES = {
+    "classification": (
+        *("majority", "logistic-regression", "logistic-regression-strong"),
+        *("logistic-regression-weak", "least-squares", "nearest-neighbors", "clusters"),
+        *("soft-self-training", "soft-self-training-strong", "label-spreading", "imputing"),
+    ),
+    "regression": ("mean", "ridge", "nearest-neighbors", "gaussian-process", "imputing"),
+}
+Inputs = Literal["columns", "features"]
+CANDIDATE_NAMES = tuple(
+    dict.fromkeys([c.name for c in (*MODELS, *FEATURE_MODELS)] + [*NETWORK_NAMES, SWAPS])
+)
 
 
 def list_candidates(
-    run: Run | None, columns: ColumnLayout, task: str, names: Sequence[str] = ()
+    run: Run | None,
+    columns: ColumnLayout,
+    task: str,
+    names: Sequence[str] = (),
+    inputs: Inputs = "columns",
 ) -> list[Candidate]:
     """Return the candidates of a task, or the named ones; `run` trains the networks, if any.
 
     Models that ignore the inputs are always among them: others are judged beside them.
     """
-    check_names(names, task)
-    listed = [*_list_models(task), *([] if run is None else _list_networks(run, columns))]
+    check_names(names, task, inputs)
+    networks = [] if run is None else _list_networks(run, columns, inputs)
+    listed = [*_list_models(task, inputs), *networks]
     if not names:
         return listed
     if {*names} <= {*NETWORK_NAMES, SWAPS}:
@@ -127,7 +155,7 @@ def list_candidates(
     return [c for c in listed if c.name in (*names, *CONSTANTS)]
 
 
-def check_names(names: Sequence[str], task: str) -> None:
+def check_names(names: Sequence[str], task: str, inputs: Inputs = "columns") -> None:
     """Check that candidates exist, and that some of them are for the task."""
     for name in names:
         if name not in CANDIDATE_NAMES:
@@ -135,21 +163,30 @@ def check_names(names: Sequence[str], task: str) -> None:
             fix = f"perhaps you meant '{close[0]}'" if close else "choose from"
             choices = "" if close else f" {', '.join(CANDIDATE_NAMES)}"
             raise InputError(f"unknown candidate '{name}'; {fix}{choices}")
-    suitable = {*(candidate.name for candidate in _list_models(task)), *NETWORK_NAMES, SWAPS}
+    networks = (*NETWORK_NAMES, SWAPS) if inputs == "columns" else NETWORK_NAMES
+    suitable = {*(candidate.name for candidate in _list_models(task, inputs)), *networks}
     if names and not suitable & set(names):
         fix = "leave out candidates to try all that do"
         raise InputError(f"none of these candidates suits the data: {', '.join(names)}; {fix}")
 
 
-def _list_models(task: str) -> list[Candidate]:
-    return [c for c in MODELS if not isinstance(c, Model) or task in c.tasks]
+def _list_models(task: str, inputs: Inputs) -> list[Candidate]:
+    suitable = [c for c in (*MODELS, *FEATURE_MODELS) if _suits(c, task)]
+    if inputs == "columns":
+        return [c for c in suitable if c not in FEATURE_MODELS]
+    return [c for name in NAMES_FOR_FEATURES[task] for c in suitable if c.name == name]
 
 
-def _list_networks(run: Run, columns: ColumnLayout) -> list[Candidate]:
+def _suits(candidate: Candidate, task: str) -> bool:
+    return not isinstance(candidate, Model) or task in candidate.tasks
+
+
+def _list_networks(run: Run, columns: ColumnLayout, inputs: Inputs) -> list[Candidate]:
     """Return networks of the labels alone, with and without swapped columns, and of the method."""
     off = {"update": "off"}
     alone = replace(run, method="supervised", l2i=off)
     has_own_views = bool(run.data.weak.corrupt or run.data.strong.corrupt)
+    has_own_views |= inputs == "features"  # of which none is like a column of a table
     views = None if has_own_views else ("network", SWAPS)
     networks = [Network(name="network", run=alone, columns=columns)]
     if not has_own_views:

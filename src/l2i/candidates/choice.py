@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from l2i.candidates.base import Floats, Level, Progress, TableRows, standardize
 from l2i.candidates.calibration import fit_temperature
-from l2i.candidates.catalog import NETWORK_NAMES, list_candidates
+from l2i.candidates.catalog import NETWORK_NAMES, Inputs, list_candidates
 from l2i.candidates.cross_validation import predict_unlabeled
 from l2i.candidates.network import Network
 from l2i.candidates.selection import Record, Selection, select_candidate
@@ -21,6 +21,7 @@ from l2i.data.samples import Samples, Splits
 from l2i.errors import InputError
 
 MAX_NETWORK_STEPS = 500  # by default, of a candidate, which is trained once per fold
+MAX_FEATURE_NETWORK_STEPS = 200  # likewise of one that is trained on features of images
 PRIOR_STDS = (0.5, 0.5)  # of the log temperature, below and above 0
 IMPUTE_FOLDS, NETWORK_IMPUTE_FOLDS = 5, 2  # of unlabelled rows, to impute each without itself
 
@@ -71,13 +72,14 @@ def choose_for_table(
     unlabeled_groups: NDArray[np.str_] | None = None,
     is_balanced: bool = False,
     record: Record | None = None,
+    inputs: Inputs = "columns",
 ) -> TableChoice | None:
     """Choose among the candidates; None if none of those named can be compared."""
     rows, mean, std = _make_rows(splits, is_balanced=is_balanced)
     rows = dataclasses.replace(rows, groups=groups, unlabeled_groups=unlabeled_groups)
     task = "regression" if splits.classes is None else "classification"
     assert splits.columns is not None
-    candidates = list_candidates(run, splits.columns, task, names)
+    candidates = list_candidates(run, splits.columns, task, names, inputs)
     selection = select_candidate(
         candidates, rows, run.seed, minutes=minutes, notify=notify, record=record
     )

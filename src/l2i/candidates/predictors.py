@@ -70,6 +70,15 @@ class LinearPredictor(Predictor):
         _check_shapes((self.weight, (num_inputs, num_outputs)), (self.bias, (num_outputs,)))
 
 
+class DirectionPredictor(LinearPredictor):
+    """x / ‖x‖ W + b."""
+
+    kind = "directions"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.normalize(x.double(), dim=1))
+
+
 class TreePredictor(Predictor):
     """The sum of the leaves that a row reaches, one per tree; log probabilities if they are such.
 
@@ -282,6 +291,7 @@ PREDICTORS: dict[str, type[Predictor]] = {
     predictor.kind: predictor
     for predictor in (
         LinearPredictor,
+        DirectionPredictor,
         TreePredictor,
         BoostedPredictor,
         NeighborPredictor,

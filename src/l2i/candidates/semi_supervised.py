@@ -42,7 +42,7 @@ class SelfTraining(Candidate):
         return f"self-trained {self.base.title}"
 
     def find_obstacle(self, rows: TableRows) -> str | None:
-        return _find_obstacle_of_labels(rows) or self.base.find_obstacle(rows)
+        return find_obstacle_of_labels(rows) or self.base.find_obstacle(rows)
 
     def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
         """Count one more fit to the labels, and one to half of the unlabelled rows too."""
@@ -89,7 +89,7 @@ class Spreading(Candidate):
             return f"it takes at most {MAX_SPREADING_ROWS:,} rows"
         if rows.is_weighted:
             return "it takes no weights of rows"
-        return _find_obstacle_of_labels(rows)
+        return find_obstacle_of_labels(rows)
 
     def expect_seconds(self, rows: TableRows, num_fits: int, scores: Mapping[str, Score]) -> float:
         num_rows, num_columns = len(rows.x) + len(rows.unlabeled), int(rows.x.shape[1])
@@ -168,7 +168,8 @@ class Imputing(Candidate):
         return self.base.fit(_append_imputed(rows, x, outputs, weight), seed)
 
 
-def _find_obstacle_of_labels(rows: TableRows) -> str | None:
+def find_obstacle_of_labels(rows: TableRows) -> str | None:
+    """Return why labels of classes cannot be spread to other rows, if they cannot."""
     if rows.num_classes is None:
         return "it is for classification"
     return None if len(rows.unlabeled) else NO_UNLABELED

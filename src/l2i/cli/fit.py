@@ -50,7 +50,10 @@ def fit(arguments: list[str]) -> int:
     from l2i.fit.pipeline import fit as fit_data
 
     make_override = partial(_parse_overrides, run_flags, prog)
-    folder, fitted, rows = fit_data(path, options, make_override, parsing.print_stderr)
+    run_fields = {name.split(".")[0] for name in _list_flag_names(run_flags)}
+    folder, fitted, rows = fit_data(
+        path, options, make_override, parsing.print_stderr, run_fields=run_fields
+    )
     _print_summary(fitted, rows)
     _print_next_commands(folder)
     return 0
@@ -66,8 +69,7 @@ def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> RunFl
     except InputError as error:
         raise InputError(f"{error}{parsing.suggest_flag(FitOptions, run_flags)}") from None
     changes: dict[str, Any] = {}
-    for flag in (word for word in run_flags if word.startswith("--")):
-        name = flag.partition("=")[0].removeprefix("--").replace("-", "_")
+    for name in _list_flag_names(run_flags):
         if name in REPLACED_FIELDS:
             problem = f"--{name.replace('_', '-')} does not apply to 'l2i fit'"
             raise InputError(f"{problem}; use {REPLACED_FIELDS[name]}")
@@ -79,6 +81,12 @@ def _parse_overrides(run_flags: list[str], prog: str, default_run: Run) -> RunFl
             section = section.setdefault(section_name, {})
         section[field] = values[".".join([*sections, field])]
     return RunFlags(changes)
+
+
+def _list_flag_names(words: list[str]) -> list[str]:
+    """Return the fields that flags set, as in data.weak.noise."""
+    flags = (word for word in words if word.startswith("--"))
+    return [flag.partition("=")[0].removeprefix("--").replace("-", "_") for flag in flags]
 
 
 def _print_summary(fitted: FitArtifact, rows: FitRows) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import warnings
@@ -26,9 +27,24 @@ IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 50_000_000  # a small file may claim to be an image that fills the memory
 LARGE_IMAGE_PIXELS = 16_000_000  # above which threads take turns, to bound memory
 LARGE_IMAGE_LOCK = Lock()
+ORIENTATION_TAG = 0x0112  # of EXIF: how a camera was held
+UPRIGHT = {  # what turns an image of each orientation upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = (5, 6, 7, 8)  # orientations that swap width and height
 STAT_CHUNK = 4096  # files that a thread looks up together
 ItemT = TypeVar("ItemT")
 OutputT = TypeVar("OutputT")
+
+
+class EmptyImageError(Exception):
+    """A file of an image is empty."""
 
 
 class ImageTooLargeError(Exception):
@@ -36,12 +52,19 @@ class ImageTooLargeError(Exception):
 
 
 @contextmanager
-def open_image(path: str | Path, formats: Sequence[str] = IMAGE_FORMATS) -> Iterator[Image.Image]:
-    """Open a regular file as an image of bounded size, without decoding it yet."""
-    if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe would block, a device never end
-        raise ValueError("not a regular file")
+def open_image(
+    source: str | Path | bytes, formats: Sequence[str] = IMAGE_FORMATS
+) -> Iterator[Image.Image]:
+    """Open a regular file, or its content, as an image of bounded size, not decoded yet."""
+    if not isinstance(source, bytes):
+        file_stat = Path(source).stat()
+        if not stat.S_ISREG(file_stat.st_mode):  # a pipe would block, a device never end
+            raise ValueError("not a regular file")
+        if not file_stat.st_size:
+            raise EmptyImageError
     try:
-        image = Image.open(path, formats=list(formats))
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        image = Image.open(file, formats=list(formats))
     except Image.DecompressionBombError:
         raise ImageTooLargeError(f"far more pixels than {MAX_PIXELS:,}") from None
     with image:
@@ -51,23 +74,42 @@ def open_image(path: str | Path, formats: Sequence[str] = IMAGE_FORMATS) -> Iter
         yield image
 
 
+def get_orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation of an opened image: 1 if it is upright."""
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1  # looking further would decode the image
+    try:
+        orientation = image.getexif().get(ORIENTATION_TAG, 1)
+    except Exception:  # damaged metadata do not make an image unreadable
+        return 1
+    return orientation if orientation in UPRIGHT else 1
+
+
+def get_upright_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height as a person would see the image."""
+    is_sideways = get_orientation(image) in SIDEWAYS
+    return (image.height, image.width) if is_sideways else (image.width, image.height)
+
+
 def decode_image(
-    path: str | Path,
-    convert: Callable[[Image.Image], Image.Image],
+    source: str | Path | bytes,
+    convert: Callable[[Image.Image], OutputT],
     *,
     side: int | None = None,
     formats: Sequence[str] = IMAGE_FORMATS,
-) -> Image.Image:
-    """Return `convert(image)`; one to be shrunk to `side` is decoded at a lower resolution.
+) -> OutputT:
+    """Return `convert(image)` of an upright image, decoded at a lower resolution if `side` allows.
 
     Decoders fail in a dozen ways: a caller translates every exception, and says what to do.
     """
-    with open_image(path, formats) as image:
+    with open_image(source, formats) as image:
+        orientation = get_orientation(image)
         if side is not None:  # JPEG only: decodes at a half, quarter or eighth
             image.draft(None, (2 * side, 2 * side))
         is_large = image.width * image.height > LARGE_IMAGE_PIXELS
         with LARGE_IMAGE_LOCK if is_large else nullcontext():
-            return convert(image)
+            is_upright = orientation not in UPRIGHT
+            return convert(image if is_upright else image.transpose(UPRIGHT[orientation]))
 
 
 def _decode_square_image(path: str, size: int) -> NDArray[np.uint8]:

@@ -30,11 +30,13 @@ from l2i.fit.modules import (
 )
 from l2i.fit.preprocess import (
     Column,
+    FeaturePreprocessor,
     ImagePreprocessor,
     TablePreprocessor,
     TextPreprocessor,
     load_preprocessor,
 )
+from l2i.fit.projection import load_projection
 from l2i.fit.readers.columns import BLANK
 
 METADATA_FILE = "l2i.json"  # the extra file of a torch.export program
@@ -63,7 +65,11 @@ def export(folder: str | Path, out: str | Path, *, overwrite: bool = False) -> P
         fix = "run pip install 'l2i[export]', or export to .pt2"
         raise InputError(f"ONNX export needs extra packages; {fix}")
     inputs = _load_exportable_inputs(fitted, fit_dir)
-    model = EndToEndModel(Predictor(load_network(fit_dir, fitted), fitted), inputs).eval()
+    projection = None
+    if isinstance(inputs, FeaturePreprocessor):
+        projection = load_projection(fit_dir, fitted)
+    predictor = Predictor(load_network(fit_dir, fitted), fitted)
+    model = EndToEndModel(predictor, inputs, projection).eval()
     examples = _make_examples(fitted, inputs, model.dtype)
     metadata = _build_metadata(fitted, inputs, model.dtype)
     with _silence_exporters(), torch.no_grad():
@@ -74,7 +80,11 @@ def export(folder: str | Path, out: str | Path, *, overwrite: bool = False) -> P
         else:
             content = _serialize_program(program, metadata)
             outputs = _run_program(content, examples.code_feeds)
-        expected = model.predictor(encode_inputs(fitted, examples.raw_inputs)).numpy()
+        if isinstance(inputs, FeaturePreprocessor):
+            encoded = model.encoder(torch.from_numpy(examples.raw_inputs))
+        else:
+            encoded = encode_inputs(fitted, examples.raw_inputs)
+        expected = model.predictor(encoded).numpy()
         check_outputs_match(outputs, expected, fitted)
     write_output(path, content, out)
     return Path(out)
@@ -83,7 +93,9 @@ def export(folder: str | Path, out: str | Path, *, overwrite: bool = False) -> P
 def _load_exportable_inputs(fitted: FitArtifact, folder: Path) -> ExportableInputs:
     """Load the preprocessor; raise an InputError if a file cannot hold it."""
     inputs = load_preprocessor(fitted.inputs)
-    columns = () if isinstance(inputs, ImagePreprocessor) else inputs.columns
+    columns: tuple[Column, ...] = ()
+    if isinstance(inputs, TablePreprocessor | TextPreprocessor):
+        columns = inputs.columns
     text_columns = [column.name for column in columns if column.kind == "text"]
     if text_columns or isinstance(inputs, TextPreprocessor):
         raise InputError(
@@ -91,6 +103,15 @@ def _load_exportable_inputs(fitted: FitArtifact, folder: Path) -> ExportableInpu
             f"'l2i predict {folder}' instead"
         )
     return inputs
+
+
+def get_image_shape(
+    fitted: FitArtifact, inputs: ImagePreprocessor | FeaturePreprocessor
+) -> tuple[int, ...]:
+    """Return the shape of an image as an exported model takes it."""
+    if isinstance(inputs, FeaturePreprocessor):
+        return (3, inputs.side, inputs.side)
+    return fitted.shape
 
 
 class _ExampleBatch(NamedTuple):
@@ -106,8 +127,8 @@ def _make_examples(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) ->
     import pandas as pd
 
     rng = np.random.default_rng(0)
-    if isinstance(inputs, ImagePreprocessor):
-        shape = (NUM_EXAMPLE_ROWS, *fitted.shape)
+    if not isinstance(inputs, TablePreprocessor):
+        shape = (NUM_EXAMPLE_ROWS, *get_image_shape(fitted, inputs))
         images = rng.uniform(inputs.low, inputs.high, size=shape).astype(dtype)
         return _ExampleBatch(images, {"images": images}, {"images": images})
     samples: dict[str, NDArray[Any]] = {}
@@ -143,9 +164,13 @@ def _build_metadata(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) -
     if isinstance(inputs, TablePreprocessor):
         input_metadata = _describe_table_inputs(inputs, dtype)
     else:
-        array_format = f"{dtype} [N, {', '.join(map(str, fitted.shape))}]"
-        levels = f"already resized, black = {inputs.low:g}, white = {inputs.high:g}"
-        input_metadata = {"inputs": {"images": f"{array_format}: {levels}"}, "shape": fitted.shape}
+        shape = get_image_shape(fitted, inputs)
+        array_format = f"{dtype} [N, {', '.join(map(str, shape))}]"
+        black, white = inputs.low, inputs.high
+        if isinstance(inputs, FeaturePreprocessor):
+            black, white = 0.0, 255.0
+        levels = f"already resized, black = {black:g}, white = {white:g}"
+        input_metadata = {"inputs": {"images": f"{array_format}: {levels}"}, "shape": shape}
     target_metadata = {"classes": fitted.classes, "targets": fitted.targets}
     return {**target_metadata, **input_metadata, "outputs": outputs, "l2i_version": version("l2i")}
 

@@ -136,7 +136,7 @@ def make_label_columns(
     if fitted.classes is not None:
         return {names[0]: to_class_array(fitted.classes)[labels]}
     if fitted.has_landmarks and sizes is not None:
-        side = fitted.shape[-1]
+        side = fitted.inputs.get("side") or fitted.shape[-1]
         labels = points_from_square(labels, sizes, side).round(POINT_DECIMALS)
         if predictive_std is not None:
             predictive_std = points_from_square(predictive_std, sizes, side).round(POINT_DECIMALS)

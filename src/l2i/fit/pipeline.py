@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
-from l2i.candidates.choice import MAX_NETWORK_STEPS
+from l2i.candidates.choice import MAX_FEATURE_NETWORK_STEPS, MAX_NETWORK_STEPS
 from l2i.config import Data, Run, replace, to_json
 from l2i.config.validate import validate
 from l2i.data.samples import describe_changes
@@ -34,11 +34,13 @@ from l2i.fit.artifact import (
     write_fit,
 )
 from l2i.fit.candidates import TrainedCandidate, assemble_fit, make_snapshot_writer, make_title
-from l2i.fit.options import FitOptions, RunFlags
+from l2i.fit.options import FitOptions, RunFlags, ask_for_networks
 from l2i.fit.preprocess import INFER_LENGTH, save_encoder
+from l2i.fit.readers.images import EncoderChoice
 from l2i.fit.readers.source import Source, read_source
 from l2i.fit.split import PreparedData, prepare_data
 from l2i.fit.tables import check_table_options, fit_table
+from l2i.models.frozen_encoder import find_default_encoder
 from l2i.training.checkpoint import translate_disk_full
 from l2i.training.loading import load_trainer
 from l2i.training.run import train
@@ -47,6 +49,7 @@ from l2i.training.setup import pick_device, use_threads
 from l2i.training.trainer import Trainer
 
 MAX_PROBE_SAMPLES = 500  # test rows on which the outer update is measured, at most
+NO_ENCODER = "none"
 Identity = dict[str, Any]
 
 
@@ -55,20 +58,25 @@ def fit(
     options: FitOptions,
     make_override: Callable[[Run], RunFlags],
     notify: ProgressCallback,
+    *,
+    run_fields: Collection[str] = (),
 ) -> tuple[Path, FitArtifact, FitRows]:
     """Read, split, choose defaults, train and evaluate; a fit that is already done is only read.
 
     `make_override` is called once, with a run of the right method, and returns what sets the user's
-    fields in any run of that method. `notify` receives notes and choices, one line each.
+    fields in any run of that method; `run_fields` are those, or their sections. `notify` receives
+    notes and choices, one line each.
     """
     folder = Path(options.out or f"runs/{Path(path).resolve().stem}")
     check_outside_data(folder, Path(path).expanduser())
     check_not_in_run(folder)
-    source = read_source(path, options, notify)
+    wants_networks = ask_for_networks(options, run_fields)
+    encoder = choose_image_encoder(options, wants_networks=wants_networks)
+    source = read_source(path, options, notify, encoder)
     default_run = _make_preliminary_run(source, options)
     override = make_override(default_run)
     preliminary = override(default_run)
-    is_cross_validated = source.is_table and not override.ask_for_networks(options)
+    is_cross_validated = source.has_features or (source.is_table and not wants_networks)
     check_table_options(source, options, is_cross_validated=is_cross_validated)
     data = prepare_data(source, options, preliminary, is_cross_validated=is_cross_validated)
     run, choices = plan_run(
@@ -107,6 +115,19 @@ def fit(
             fitted, rows = assemble_fit(data, trained, choices, source_info)
         write_fit(folder, fitted, rows)
     return folder, fitted, rows
+
+
+def choose_image_encoder(options: FitOptions, *, wants_networks: bool) -> EncoderChoice | None:
+    """Return the frozen encoder for images, if data are images; None for networks of pixels.
+
+    Settings of networks ask for networks; images are then no features.
+    """
+    if options.encoder == NO_ENCODER or (wants_networks and options.encoder is None):
+        return None
+    if options.encoder is not None:
+        return EncoderChoice(options.encoder, is_default=False)
+    name = find_default_encoder()
+    return None if name is None else EncoderChoice(name, is_default=True)
 
 
 def _make_preliminary_run(source: Source, options: FitOptions) -> Run:
@@ -150,8 +171,9 @@ def plan_run(
     default_run, reasons = defaults.choose_run(facts, method=options.method)
     default_run = replace(default_run, probe_samples=min(MAX_PROBE_SAMPLES, len(splits.test.x)))
     steps, num_evals = override(default_run).steps, defaults.choose_num_evals(facts)
-    if is_cross_validated and steps > MAX_NETWORK_STEPS:
-        steps, reasons["steps"] = MAX_NETWORK_STEPS, "few, as every fold trains a network"
+    max_steps = MAX_FEATURE_NETWORK_STEPS if data.source.has_features else MAX_NETWORK_STEPS
+    if is_cross_validated and steps > max_steps:
+        steps, reasons["steps"] = max_steps, "few, as every fold trains a network"
     run = override(defaults.with_steps(default_run, steps, num_evals))
     _check_model_choice(run, default_run)
     validate(run)

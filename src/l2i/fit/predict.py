@@ -13,7 +13,7 @@ from l2i.files.output import ProgressCallback
 from l2i.fit.artifact import FitArtifact, Floats
 from l2i.fit.impute import compute_probability, make_label_columns, make_unique_name, round_targets
 from l2i.fit.modules import encode_inputs, load_network, load_table_model, predict_outputs
-from l2i.fit.preprocess import ImagePreprocessor, load_preprocessor
+from l2i.fit.preprocess import load_preprocessor
 from l2i.fit.readers.source import read_new
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def predict_table(
         network = load_network(Path(folder), fitted)
     else:
         network, distance = load_table_model(Path(folder), fitted)
-    table_inputs = None if isinstance(inputs, ImagePreprocessor) else inputs
-    new_rows = read_new(path, fitted.source, table_inputs, notify)
+    new_rows = read_new(path, fitted.source, inputs, notify)
     for note in new_rows.notes:
         notify(note)
     encoded = encode_inputs(fitted, new_rows.inputs, Path(folder))

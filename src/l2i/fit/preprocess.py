@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -19,7 +18,6 @@ from l2i.data.tokenization import TOKENIZE_CHUNK, Text, Tokenizer
 from l2i.data.transforms.image import ColumnLayout, Normalize
 from l2i.errors import InputError
 from l2i.files.output import name_file_in_errors
-from l2i.files.safety import is_file
 from l2i.fit.readers.columns import BLANK, MAX_CATEGORIES, ColumnKind, to_floats, to_strings
 from l2i.fit.readers.dates import (
     DATE_PARTS,
@@ -28,7 +26,8 @@ from l2i.fit.readers.dates import (
     list_date_parts,
     take_date_part,
 )
-from l2i.models.huggingface import load_config, save_text_config
+from l2i.models.frozen_encoder import FrozenEncoder, load_frozen_encoder
+from l2i.models.huggingface import load_config, save_text_config, translate_weights_errors
 from l2i.models.text_encoder import check_length, get_max_tokens
 
 if TYPE_CHECKING:
@@ -398,7 +397,7 @@ class TextPreprocessor:
     @staticmethod
     def fit(rows: pd.DataFrame, weights: str, text_config: Text) -> TextPreprocessor:
         """Fit to the longest text, up to DEFAULT_MAX_TOKENS, unless a length is requested."""
-        with _translate_weights_errors(weights):
+        with translate_weights_errors(weights):
             config = load_config(weights)
             max_length = min(DEFAULT_MAX_TOKENS, get_max_tokens(config) or DEFAULT_MAX_TOKENS)
             check_length(config, text_config.length, weights)
@@ -430,7 +429,7 @@ class TextPreprocessor:
     @property
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer, anew each time."""
-        with _translate_weights_errors(self.weights):
+        with translate_weights_errors(self.weights):
             return Tokenizer(self.weights, Text(length=self.length, keep_side=self.keep))
 
     def join_texts(self, frame: pd.DataFrame) -> list[str]:
@@ -460,17 +459,6 @@ def describe_full_texts(ids: Tensor, tokenizer: Tokenizer) -> list[str]:
     return [f"{full}; only the {keep} of longer ones is used"] if num_full else []
 
 
-@contextmanager
-def _translate_weights_errors(weights: str) -> Iterator[None]:
-    """Report errors of weights in terms of `l2i fit`."""
-    try:
-        if is_file(Path(weights).expanduser()):
-            raise InputError(f"{weights} is a file; pass its folder to --encoder")
-        yield
-    except InputError as error:
-        raise InputError(str(error).replace("--model.weights", "--encoder")) from None
-
-
 def save_encoder(weights: str, fit_dir: Path) -> None:
     """Save config and tokenizer in a fit folder; its checkpoints hold the trained weights."""
     folder = fit_dir / ENCODER_DIR
@@ -489,8 +477,40 @@ def find_saved_encoder(fit_dir: Path) -> str:
     return str(path)
 
 
-Preprocessor = TablePreprocessor | ImagePreprocessor | TextPreprocessor
-PREPROCESSORS = {"table": TablePreprocessor, "images": ImagePreprocessor, "text": TextPreprocessor}
+@dataclass(frozen=True, kw_only=True)
+class FeaturePreprocessor:
+    """Images as features of a frozen encoder, which a projection then turns into rows."""
+
+    encoder: str
+    """Its name or folder."""
+    digest: str
+    """The checksum of its weights."""
+    side: int
+    """Pixels of the squares that images are resized to."""
+    low: float = 0.0
+    """The raw value of black; `high` is that of white."""
+    high: float = 255.0
+
+    def load_encoder(self) -> FrozenEncoder:
+        """Load the encoder, and check that it has the weights it had."""
+        with translate_weights_errors(self.encoder):
+            encoder = load_frozen_encoder(self.encoder, self.side)
+        if encoder.digest != self.digest:
+            problem = f"the weights of {self.encoder} are not those that the model was fitted with"
+            raise InputError(f"{problem}; restore them, or fit again with a different --out")
+        return encoder
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "features", **asdict(self)}
+
+
+Preprocessor = TablePreprocessor | ImagePreprocessor | TextPreprocessor | FeaturePreprocessor
+PREPROCESSORS = {
+    "table": TablePreprocessor,
+    "images": ImagePreprocessor,
+    "text": TextPreprocessor,
+    "features": FeaturePreprocessor,
+}
 
 
 def _check_dates(preprocessor: TablePreprocessor) -> None:

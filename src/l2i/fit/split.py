@@ -13,12 +13,14 @@ from torch import Tensor
 from l2i.config import Run
 from l2i.data.samples import Samples, Splits, check_target_range
 from l2i.data.splitting import group_by_class, split_holdout
+from l2i.data.transforms.image import ColumnLayout
 from l2i.data.transforms.text import Vocabulary
 from l2i.errors import InputError
 from l2i.fit.formatting import format_names
 from l2i.fit.options import DEFAULT_SHARE, FitOptions
 from l2i.fit.preprocess import (
     Column,
+    FeaturePreprocessor,
     ImagePreprocessor,
     Preprocessor,
     TablePreprocessor,
@@ -27,6 +29,7 @@ from l2i.fit.preprocess import (
     fit_column,
     fit_date_columns,
 )
+from l2i.fit.projection import Projection, fit_projection
 from l2i.fit.readers.columns import find_blank
 from l2i.fit.readers.source import Source
 from l2i.quantity import CountOrFraction, resolve_count
@@ -50,6 +53,8 @@ class PreparedData(NamedTuple):
     splits: Splits
     offset: NDArray[np.float64]
     """[D], regression: subtracted from targets so that float32 holds their digits; else [0]."""
+    projection: Projection | None = None
+    """From features of images to `x`."""
 
     def rows_to_device(self, device: torch.device, dtype: torch.dtype) -> Samples:
         """Return every row, on a device."""
@@ -74,6 +79,12 @@ def prepare_data(
         fix = "set --validation to 1 or more rows, or to a fraction such as 0.2"
         raise InputError(f"there are no validation rows to select a model on; {fix}")
     is_train = np.isin(split_names, ("labeled", "unlabeled"))
+    if source.features is not None:
+        assert isinstance(source.inputs, np.ndarray)
+        projection = fit_projection(source.inputs[is_train])
+        x = projection.project(source.inputs)
+        data = assemble_data(source, source.features, split_names, x, run)
+        return data._replace(projection=projection)
     if isinstance(source.inputs, np.ndarray):
         images = ImagePreprocessor.fit(source.inputs[is_train])
         x = torch.from_numpy(images.to_grey_levels(source.inputs))
@@ -225,6 +236,9 @@ def assemble_data(
         normalization = preprocessor.normalization
     if isinstance(preprocessor, TablePreprocessor):
         columns = preprocessor.column_layout
+    if isinstance(preprocessor, FeaturePreprocessor):
+        width = x.shape[1]
+        columns = ColumnLayout(torch.arange(width), torch.ones(width, dtype=torch.bool), width)
     splits = Splits(
         labeled=labeled.take(train_rows),
         unlabeled=unlabeled,

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from l2i.candidates.base import Floats, Progress, Score, predict
-from l2i.candidates.catalog import check_names
+from l2i.candidates.catalog import Inputs, check_names
 from l2i.candidates.choice import TableChoice, choose_for_table
 from l2i.candidates.distance import LabeledDistance, find_foreign, find_foreign_limit, fit_distance
 from l2i.candidates.error_scale import ErrorScale, fit_error_scale
@@ -27,6 +27,7 @@ from l2i.fit.artifact import FINAL, MODEL_FILE, Candidate, Choice, FitArtifact, 
 from l2i.fit.candidates import add_previews, compute_covariate_shift_auc
 from l2i.fit.formatting import format_metric, pluralize
 from l2i.fit.options import FitOptions
+from l2i.fit.projection import save_projection
 from l2i.fit.readers.source import Source
 from l2i.fit.split import PreparedData
 from l2i.fit.table_metric import TableMetric, choose_metric
@@ -35,7 +36,7 @@ from l2i.training.setup import use_threads
 
 NETWORK_FLAGS = "--method, --validation and the settings of networks"
 MANY_ROWS = 10_000  # rows of a table, from which the default time is longer
-DEFAULT_MINUTES, DEFAULT_MINUTES_MANY_ROWS = 1.0, 3.0
+DEFAULT_MINUTES, DEFAULT_MINUTES_MANY_ROWS, DEFAULT_MINUTES_IMAGES = 1.0, 3.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +59,21 @@ class _TableFit:
     foreign_limit: float
 
 
-def choose_minutes(options: FitOptions, num_rows: int) -> float | None:
+def choose_minutes(options: FitOptions, num_rows: int, *, are_images: bool = False) -> float | None:
     """Return the time after which no candidate is begun: the user's, or the default.
 
     None for no limit: candidates that the user names are all tried.
     """
     if options.minutes is not None or options.candidates:
         return options.minutes
+    if are_images:
+        return DEFAULT_MINUTES_IMAGES
     return DEFAULT_MINUTES if num_rows <= MANY_ROWS else DEFAULT_MINUTES_MANY_ROWS
+
+
+def get_kind_of_inputs(source: Source) -> Inputs:
+    """Return what candidates there are for."""
+    return "features" if source.has_features else "columns"
 
 
 def check_table_options(source: Source, options: FitOptions, *, is_cross_validated: bool) -> None:
@@ -75,13 +83,13 @@ def check_table_options(source: Source, options: FitOptions, *, is_cross_validat
     defaults = FitOptions()
     for name in ("candidates", "minutes", "balance", "group"):
         if getattr(options, name) != getattr(defaults, name) and not is_cross_validated:
-            problem = f"--{name} applies to tables whose models are compared by cross-validation"
-            fix = f"remove it, or remove {NETWORK_FLAGS}" if source.is_table else "remove it"
+            problem = f"--{name} applies to models that are compared by cross-validation"
+            can_have = source.is_table or isinstance(source.inputs, np.ndarray)
+            fix = f"remove it, or remove {NETWORK_FLAGS}" if can_have else "remove it"
             raise InputError(f"{problem}; {fix}")
     if is_cross_validated:
-        check_names(
-            options.candidates, "regression" if source.classes is None else "classification"
-        )
+        task = "regression" if source.classes is None else "classification"
+        check_names(options.candidates, task, get_kind_of_inputs(source))
     if options.balance and source.classes is None:
         raise InputError("--balance applies to classes, not to numbers; remove it")
     if source.groups is not None:
@@ -101,7 +109,9 @@ def fit_table(
     notify: ProgressCallback,
 ) -> tuple[FitArtifact, FitRows]:
     """Compare the candidates, refit the chosen one, save it, and predict every row."""
-    minutes, record = choose_minutes(options, len(data.x)), FolderRecord(folder)
+    are_images = data.source.has_features
+    minutes = choose_minutes(options, len(data.x), are_images=are_images)
+    record = FolderRecord(folder)
     metric = choose_metric(data, is_balanced=options.balance)
     if record.count():
         notify(f"resuming: {pluralize(record.count(), 'candidate')} done before")
@@ -117,6 +127,7 @@ def fit_table(
             unlabeled_groups=_take_groups(data, "unlabeled"),
             is_balanced=options.balance,
             record=record,
+            inputs=get_kind_of_inputs(data.source),
         )
         if choice is None:
             fix = "label more rows, or leave out --candidates"
@@ -125,6 +136,8 @@ def fit_table(
         notify(f"fitting {selection.title} to all {pluralize(len(selection.rows.x), 'label')}")
         fitted = _fit_chosen(data, choice, metric)
     _save_model(folder, fitted)
+    if data.projection is not None:
+        save_projection(folder, data.projection)
     choices = _explain_choice(data, selection, minutes, options, network_choices)
     return _assemble(data, fitted, choices, source_info)
 
@@ -253,6 +266,7 @@ def _assemble(
         predictive_std=fitted.predictive_std,
         is_foreign=fitted.is_foreign,
         groups=source.groups,
+        sizes=source.sizes,
     )
     artifact = FitArtifact(
         source=source_info,
@@ -260,6 +274,7 @@ def _assemble(
         shape=tuple(data.x.shape[1:]),
         classes=source.classes,
         targets=source.target_names,
+        has_landmarks=source.points,
         metric_name=fitted.metric.name,
         metric_description=fitted.metric.description,
         is_balanced=fitted.metric.is_balanced,
@@ -361,7 +376,7 @@ def _explain_choice(
         Choice(
             name="candidates",
             value=", ".join(selection.scores),
-            reason="set by you" if options.candidates else "all that suit the table, in time",
+            reason="set by you" if options.candidates else "all that suit the data, in time",
         ),
     ]
     if selection.rows.groups is not None:

@@ -130,27 +130,43 @@ def load_tokenizer(weights: str | None) -> Any:
     return tokenizer
 
 
+def load_vision_body(weights: str) -> Any:
+    """Load an encoder of images in float32."""
+    import torch
+
+    transformers, source = resolve_weights(weights)
+    check_weight_files(source)
+    options = {"config": load_config(source), "dtype": torch.float32}
+    return _load_pretrained(transformers.AutoModel, source, **options)
+
+
 def load_sentence_pooling(weights: str) -> dict[str, Any] | None:
     """Load how a sentence transformer pools, from its folder or the hub; None for other weights."""
     if weights in ("", RANDOM_WEIGHTS):
         return None
-    path = Path(weights).expanduser() / POOLING_CONFIG
     with _silence_transformers(), _translate_load_errors(weights):
-        if not _is_folder(weights):
-            from huggingface_hub import hf_hub_download, try_to_load_from_cache
-            from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+        path = find_file(weights, POOLING_CONFIG)
+        return None if path is None else dict(json.loads(path.read_text(encoding="utf-8")))
 
-            cached = try_to_load_from_cache(weights, POOLING_CONFIG)
-            if cached is not None and not isinstance(cached, str):
-                return None  # it was looked up before, and does not exist
-            try:
-                path = Path(hf_hub_download(weights, POOLING_CONFIG))
-            except LocalEntryNotFoundError:
-                fix = "check the network, or download the weights to a folder"
-                raise InputError(f"{weights}: cannot look up its pooling; {fix}") from None
-            except EntryNotFoundError:
-                return None
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+def find_file(weights: str, name: str) -> Path | None:
+    """Return a file that comes with weights, from their folder or the hub, or None."""
+    if _is_folder(weights):
+        path = Path(weights).expanduser() / name
+        return path if path.is_file() else None
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    cached = try_to_load_from_cache(weights, name)
+    if cached is not None and not isinstance(cached, str):
+        return None  # it was looked up before, and does not exist
+    try:
+        return Path(hf_hub_download(weights, name))
+    except LocalEntryNotFoundError:
+        fix = "check the network, or download the weights to a folder"
+        raise InputError(f"{weights}: cannot look up its {name}; {fix}") from None
+    except EntryNotFoundError:
+        return None
 
 
 def resolve_weights(weights: str | None) -> tuple[Any, str]:
@@ -161,7 +177,7 @@ def resolve_weights(weights: str | None) -> tuple[Any, str]:
     try:
         import transformers
     except ImportError:
-        problem = "text encoders need transformers, which is not installed"
+        problem = "this encoder needs transformers, which is not installed"
         raise InputError(f"{problem}: pip install 'l2i[text]'") from None
     return transformers, str(Path(weights).expanduser()) if _is_folder(weights) else weights
 
@@ -247,3 +263,14 @@ def _silence_transformers() -> Iterator[None]:
             stack.callback(logging.enable_progress_bar)
             logging.disable_progress_bar()
         yield
+
+
+@contextmanager
+def translate_weights_errors(weights: str) -> Iterator[None]:
+    """Report errors of weights in terms of `l2i fit`."""
+    try:
+        if is_file(Path(weights).expanduser()):
+            raise InputError(f"{weights} is a file; pass its folder to --encoder")
+        yield
+    except InputError as error:
+        raise InputError(str(error).replace("--model.weights", "--encoder")) from None

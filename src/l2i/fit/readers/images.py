@@ -16,20 +16,27 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from l2i.errors import InputError
+from l2i.files.digest import hash_arrays, hash_content
 from l2i.files.images import (
+    EmptyImageError,
     ImageTooLargeError,
     crop_center_square,
     decode_image,
+    get_upright_size,
     ignore_image_warnings,
     map_in_threads,
     open_image,
     to_rgb,
 )
 from l2i.files.output import ProgressCallback, ignore_progress, report_progress
+from l2i.files.safety import check_regular_file
 from l2i.fit.formatting import pluralize
 from l2i.fit.options import ReadOptions
+from l2i.fit.readers.features import Encoded, Loaded, encode_images
 from l2i.fit.readers.folders import ImageFileList
-from l2i.fit.readers.npz import to_channels_first, to_image_array
+from l2i.fit.readers.npz import COLOR_CHANNELS, to_channels_first, to_image_array
+from l2i.models.frozen_encoder import FrozenEncoder, load_frozen_encoder
+from l2i.models.huggingface import translate_weights_errors
 
 IMAGE_SIDES = (8, 16, 24, 32, 48, 64)
 MAX_DEFAULT_SIDE, LANDMARK_SIDE, MIN_SIDE = 32, 60, 4
@@ -59,16 +66,65 @@ class Images(NamedTuple):
     sizes: Sizes
     spec: ImageSpec
     notes: tuple[str, ...]
+    digests: list[str] | None = None
+    """Checksums of the images' content, if `pixels` are features [N, F] of an encoder."""
+    levels: tuple[float, float] = (0.0, 255.0)
+    """Likewise: the values of black and white."""
+
+
+class EncoderChoice(NamedTuple):
+    """A frozen encoder to read images with."""
+
+    name: str
+    is_default: bool
+    """Whether it is taken as it is installed; a user who names one insists on it."""
 
 
 SpecChooser = Callable[[RowIndices, Sizes, bool], ImageSpec]
 """Chooses a spec from the rows and sizes of readable images, and whether all are grey."""
 
 
+def open_encoder(
+    choice: EncoderChoice | None, options: ReadOptions, targets: Numbers | None, channels: int = 3
+) -> FrozenEncoder | None:
+    """Load the encoder to read images with; None if they are read as pixels.
+
+    Landmarks need to know where things are, which features of whole images do not tell.
+    """
+    if choice is None:
+        return None
+    may_be_points = targets is not None and _may_be_points(targets.shape[1])
+    are_points = options.landmarks != "no" and (may_be_points or options.landmarks == "yes")
+    if choice.is_default and (are_points or channels not in COLOR_CHANNELS):
+        return None
+    if channels not in COLOR_CHANNELS:
+        problem = f"images of {channels} channels do not suit an encoder of colour images"
+        raise InputError(f"{problem}; use --encoder none")
+    with translate_weights_errors(choice.name):
+        return load_frozen_encoder(choice.name, options.size)
+
+
 def read_image_files(
-    files: ImageFileList, options: ReadOptions, targets: Numbers | None, progress: ProgressCallback
+    files: ImageFileList,
+    options: ReadOptions,
+    targets: Numbers | None,
+    progress: ProgressCallback,
+    choice: EncoderChoice | None = None,
 ) -> Images:
-    """Read image files at a size chosen from them and their targets."""
+    """Read image files at a size chosen from them and their targets, or as features."""
+    skip = options.skip_unreadable
+    encoder = open_encoder(choice, options, targets)
+    if encoder is not None:
+
+        def choose_encoder_spec(rows: RowIndices, sizes: Sizes, all_grey: bool) -> ImageSpec:
+            readable = None if targets is None else targets[rows]
+            return ImageSpec(encoder.side, 3, _targets_are_points(options, readable, sizes))
+
+        encoded = decode_image_files(
+            files, choose_encoder_spec, skip_unreadable=skip, progress=progress, encoder=encoder
+        )
+        notes = (*_describe_encoding(encoded, encoder), *encoded.notes)
+        return encoded._replace(notes=notes)
 
     def choose_spec(rows: RowIndices, sizes: Sizes, all_grey: bool) -> ImageSpec:
         channels = 1 if options.grey == "yes" or (options.grey == "auto" and all_grey) else 3
@@ -77,7 +133,6 @@ def read_image_files(
         check_image_memory(len(rows), spec)
         return spec
 
-    skip = options.skip_unreadable
     images = decode_image_files(files, choose_spec, skip_unreadable=skip, progress=progress)
     pixels, spec = images.pixels, images.spec
     if options.grey == "auto" and spec.channels == 3 and _is_all_grey(pixels):
@@ -87,11 +142,22 @@ def read_image_files(
 
 
 def read_array_images(
-    x: NDArray[Any], path: Path, options: ReadOptions, targets: Numbers | None
+    x: NDArray[Any],
+    path: Path,
+    options: ReadOptions,
+    targets: Numbers | None,
+    progress: ProgressCallback = ignore_progress,
+    choice: EncoderChoice | None = None,
 ) -> Images:
     """Read images of an array [N, H, W], [N, C, H, W] or [N, H, W, C], as `read_image_files`."""
     pixels = to_image_array(x, path)
     sizes = _get_array_sizes(pixels)
+    encoder = open_encoder(choice, options, targets, pixels.shape[1])
+    if encoder is not None:
+        spec = ImageSpec(encoder.side, 3, _targets_are_points(options, targets, sizes))
+        levels = (float(pixels.min()), float(pixels.max()))
+        images = encode_array_images(pixels, sizes, spec, encoder, levels, progress)
+        return images._replace(notes=tuple(_describe_encoding(images, encoder)))
     spec = _choose_spec(options, targets, sizes, pixels.shape[1])
     notes = _describe_images(sizes, spec, options, targets)
     if x.ndim == 4 and x.shape[1:] != pixels.shape[1:]:
@@ -99,11 +165,50 @@ def read_array_images(
     return Images(_resize_images(pixels, spec, path), np.arange(len(x)), sizes, spec, tuple(notes))
 
 
-def read_new_array_images(x: NDArray[Any], path: Path, spec: ImageSpec, dtype: str) -> Images:
+def encode_array_images(
+    pixels: NDArray[Any],
+    sizes: Sizes,
+    spec: ImageSpec,
+    encoder: FrozenEncoder,
+    levels: tuple[float, float],
+    progress: ProgressCallback,
+) -> Images:
+    """Encode images [N, C, H, W]; those of other than 8 bits are stretched between `levels`."""
+    low, high = (0.0, 255.0) if pixels.dtype == np.uint8 else levels
+
+    def load(row: int, is_known: Callable[[str], bool]) -> Loaded | str:
+        digest = hash_arrays(pixels[row], np.array([low, high]))
+        if is_known(digest):
+            return Loaded(digest, None)
+        grey_levels = (pixels[row].astype(np.float64) - low) * (255 / (high - low or 1.0))
+        planes = grey_levels.round().clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
+        image = Image.fromarray(planes if planes.shape[2] == 3 else planes[:, :, 0])
+        return Loaded(digest, _to_square(image, spec))
+
+    encoded = encode_images(len(pixels), load, encoder, whole=spec.whole, progress=progress)
+    rows = np.arange(len(pixels))
+    return Images(encoded.features, rows, sizes, spec, (), encoded.digests, (low, high))
+
+
+def read_new_array_images(
+    x: NDArray[Any],
+    path: Path,
+    spec: ImageSpec,
+    dtype: str,
+    encoder: FrozenEncoder | None = None,
+    levels: tuple[float, float] = (0.0, 255.0),
+) -> Images:
     """Read images of an array like those that a model was trained on."""
     if x.ndim < 3:
         problem = f"x is {list(x.shape)}, but the model was trained on images"
         raise InputError(f"{path}: {problem}; write it as [N, C, H, W]")
+    if encoder is not None:
+        pixels = to_image_array(x, path, dtype)
+        sizes = _get_array_sizes(pixels)
+        if pixels.shape[1] not in COLOR_CHANNELS:
+            problem = f"x has {pixels.shape[1]} channels, which the encoder does not take"
+            raise InputError(f"{path}: {problem}; convert the images")
+        return encode_array_images(pixels, sizes, spec, encoder, levels, ignore_progress)
     num_channels = to_channels_first(x, path).shape[1]
     if num_channels != spec.channels:
         problem = f"x has {pluralize(num_channels, 'channel')}, but the model was trained on"
@@ -143,8 +248,14 @@ def decode_image_files(
     *,
     skip_unreadable: bool,
     progress: ProgressCallback = ignore_progress,
+    encoder: FrozenEncoder | None = None,
 ) -> Images:
-    """Decode all images; raise InputError for unreadable ones, or skip and note them."""
+    """Decode all images; raise InputError for unreadable ones, or skip and note them.
+
+    With an encoder, return their features instead of pixels, which are never all in memory.
+    """
+    pixels: NDArray[Any]
+    digests: list[str] | None = None
     paths, names = files
     with ignore_image_warnings():
         headers = map_in_threads(_read_image_header, paths)
@@ -153,18 +264,43 @@ def decode_image_files(
         readable = {row: header for row, header in reported if not isinstance(header, str)}
         indices = np.array(list(readable), dtype=np.int64)
         sizes = np.array([size for *size, _ in readable.values()], dtype=np.int64)
+        is_wrong = bool(errors) and not skip_unreadable
         if readable:
             spec = choose_spec(indices, sizes, all(is_grey for *_, is_grey in readable.values()))
-            pixels, decode_errors = _decode_all([paths[row] for row in readable], spec, progress)
+            readable_paths = [paths[row] for row in readable]
+            if encoder is None or is_wrong:  # encoding is slow: only look for what else is wrong
+                decoded_spec = spec if encoder is None else spec._replace(side=MIN_SIDE)
+                pixels, decode_errors = _decode_all(readable_paths, decoded_spec, progress)
+            else:
+                encoded = _encode_all(readable_paths, spec, encoder, progress)
+                pixels, digests, decode_errors = encoded
             errors |= {int(indices[row]): reason for row, reason in decode_errors.items()}
     if errors and (not skip_unreadable or len(errors) == len(paths)):
         fix = "fix or remove them, or skip them with --skip-unreadable"
         raise InputError(f"{_describe_unreadable(errors, names)}; {fix}")
     if decode_errors:
         decoded = np.setdiff1d(np.arange(len(indices)), list(decode_errors))
-        pixels, indices, sizes = pixels[decoded], indices[decoded], sizes[decoded]
+        indices, sizes = indices[decoded], sizes[decoded]
+        pixels = pixels if encoder is not None else pixels[decoded]
     notes = (f"skipped: {_describe_unreadable(errors, names)}",) if errors else ()
-    return Images(pixels, indices, sizes, spec, notes)
+    return Images(pixels, indices, sizes, spec, notes, digests)
+
+
+def _encode_all(
+    paths: Sequence[str], spec: ImageSpec, encoder: FrozenEncoder, progress: ProgressCallback
+) -> Encoded:
+    def load(row: int, is_known: Callable[[str], bool]) -> Loaded | str:
+        try:
+            content = check_regular_file(Path(paths[row])).read_bytes()
+        except (OSError, InputError) as error:
+            return _describe_image_error(error)
+        digest = hash_content(content)
+        if is_known(digest):
+            return Loaded(digest, None)
+        pixels = _decode_image_file(content, spec)
+        return pixels if isinstance(pixels, str) else Loaded(digest, pixels)
+
+    return encode_images(len(paths), load, encoder, whole=spec.whole, progress=progress)
 
 
 def _decode_all(
@@ -185,31 +321,40 @@ def _read_image_header(path: str) -> tuple[int, int, bool] | str:
     """Return width, height and whether an image is grey, or what is wrong with it."""
     try:
         with open_image(path) as image:
-            return image.width, image.height, image.mode[0] in "1LI"
+            return *get_upright_size(image), image.mode[0] in "1LI"
     except Exception as error:
         return _describe_image_error(error)
 
 
-def _decode_image_file(path: str, spec: ImageSpec) -> NDArray[np.uint8] | str:  # [C, S, S]
+def _decode_image_file(
+    source: str | bytes, spec: ImageSpec
+) -> NDArray[np.uint8] | str:  # [C, S, S]
     """Return the image as a square, or what is wrong with it."""
 
-    def convert(image: Image.Image) -> Image.Image:
-        converted = to_rgb(_to_eight_bits(image)).convert("RGB" if spec.channels == 3 else "L")
-        if spec.whole:
-            return converted.resize((spec.side, spec.side), Image.Resampling.BICUBIC)
-        return crop_center_square(converted, spec.side)
+    def convert(image: Image.Image) -> NDArray[np.uint8]:
+        return _to_square(_to_eight_bits(image), spec)
 
     try:
-        image = decode_image(path, convert, side=spec.side)
+        return decode_image(source, convert, side=spec.side)
     except Exception as error:
         return _describe_image_error(error)
-    return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
+
+
+def _to_square(image: Image.Image, spec: ImageSpec) -> NDArray[np.uint8]:  # [C, S, S]
+    converted = to_rgb(image).convert("RGB" if spec.channels == 3 else "L")
+    if spec.whole:
+        square = converted.resize((spec.side, spec.side), Image.Resampling.BICUBIC)
+    else:
+        square = crop_center_square(converted, spec.side)
+    return np.atleast_3d(np.asarray(square)).transpose(2, 0, 1)
 
 
 def _describe_image_error(error: Exception) -> str:
     """Describe why an image cannot be read: decoders raise a dozen kinds of exceptions."""
     if isinstance(error, ImageTooLargeError):
         return str(error)
+    if isinstance(error, EmptyImageError):
+        return "an empty file"
     if isinstance(error, FileNotFoundError):
         return "missing"
     if isinstance(error, UnidentifiedImageError):
@@ -331,6 +476,25 @@ def _describe_resize(sizes: Sizes, spec: ImageSpec, options: ReadOptions) -> str
     mode = "" if (sizes[:, 0] == sizes[:, 1]).all() else mode
     hint = "" if options.size else "; --size sets another size"
     return f"images of {old_size} pixels are resized to {new_size}{mode}, {colours}{hint}"
+
+
+def _describe_encoding(images: Images, encoder: FrozenEncoder) -> list[str]:
+    """Note what images were encoded by, and how they were resized for it."""
+    sizes, side = images.sizes, encoder.side
+    low, high = (f"{width} × {height}" for width, height in (sizes.min(axis=0), sizes.max(axis=0)))
+    old_size = low if low == high else f"{low} to {high}"
+    mode = "stretched" if images.spec.whole else "centre crop"
+    is_square = (sizes[:, 0] == sizes[:, 1]).all()
+    resized = f"{side} × {side} pixels" + ("" if is_square else f" ({mode})")
+    return [f"images of {old_size} pixels are encoded by {encoder.name}, frozen, at {resized}"]
+
+
+def load_thumbnail(path: str) -> NDArray[np.uint8]:
+    """Read an image file again, as large as a report shows it."""
+    image = _decode_image_file(path, ImageSpec(MAX_THUMBNAIL_SIDE, 3, False))
+    if isinstance(image, str):  # it was readable before
+        return np.zeros((3, 1, 1), dtype=np.uint8)
+    return image
 
 
 def encode_thumbnail(image: NDArray[Any]) -> str:

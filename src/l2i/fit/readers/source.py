@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -21,7 +21,13 @@ from l2i.files.terminal import to_one_line
 from l2i.fit.artifact import RowPreview
 from l2i.fit.formatting import format_first_and_last, format_names, pluralize
 from l2i.fit.options import ReadOptions
-from l2i.fit.preprocess import Column, TablePreprocessor, TextPreprocessor
+from l2i.fit.preprocess import (
+    Column,
+    FeaturePreprocessor,
+    Preprocessor,
+    TablePreprocessor,
+    TextPreprocessor,
+)
 from l2i.fit.readers.cells import CellRole, RawTable, is_missing_word
 from l2i.fit.readers.columns import (
     BLANK,
@@ -34,21 +40,29 @@ from l2i.fit.readers.columns import (
 )
 from l2i.fit.readers.dates import format_date
 from l2i.fit.readers.delimited import TABLE_SUFFIXES, read_table
-from l2i.fit.readers.folders import list_class_files, list_image_files, resolve_listed_files
+from l2i.fit.readers.folders import (
+    ImageFileList,
+    list_class_files,
+    list_image_files,
+    resolve_listed_files,
+)
 from l2i.fit.readers.groups import describe_hidden_groups, read_groups
 from l2i.fit.readers.images import (
+    EncoderChoice,
     Images,
     ImageSpec,
     check_image_memory,
     decode_image_files,
     encode_thumbnail,
+    load_thumbnail,
     points_to_square,
     read_array_images,
     read_image_files,
     read_new_array_images,
 )
-from l2i.fit.readers.npz import array_to_frame, parse_npz_targets, read_npz
+from l2i.fit.readers.npz import array_to_frame, parse_npz_targets, read_npz, to_image_array
 from l2i.fit.readers.targets import Targets, TaskKind, read_targets
+from l2i.models.frozen_encoder import FrozenEncoder, load_frozen_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +99,7 @@ class InputRows:
 
     ids: list[str]
     inputs: pd.DataFrame | NDArray[Any]
-    """Input columns of a table; or images [N, C, S, S], uint8 or float32."""
+    """Input columns of a table; images [N, C, S, S], uint8 or float32; or their features [N, F]."""
     notes: tuple[str, ...]
     """What was inferred from the data, one line each."""
     sizes: NDArray[np.int64] | None = None
@@ -112,11 +126,22 @@ class Source(InputRows):
     """[N], of a table: rows of one group belong together."""
     date_formats: Mapping[str, str] = field(default_factory=dict)
     """How the dates of columns are written."""
+    features: FeaturePreprocessor | None = None
+    """How images became features, if they did."""
+    digests: tuple[str, ...] = ()
+    """Checksums of the content of such images."""
+    load_image: Callable[[int], NDArray[Any]] | None = None
+    """Reads such an image again, [C, H, W]."""
 
     @property
     def is_table(self) -> bool:
         """Return whether the inputs are columns, not images or texts for an encoder."""
         return self.encoder is None and not isinstance(self.inputs, np.ndarray)
+
+    @property
+    def has_features(self) -> bool:
+        """Return whether the inputs are features of images."""
+        return self.features is not None
 
     @property
     def is_unlabeled(self) -> NDArray[np.bool_]:
@@ -141,6 +166,9 @@ class Source(InputRows):
     def _hash_inputs(self, rows: NDArray[np.intp]) -> str:
         """Return a checksum of the raw inputs of some rows, whatever becomes of them later."""
         sizes = [] if self.sizes is None else [self.sizes[rows]]
+        if self.features is not None:  # by content: features differ in the last bits by machine
+            digests = [self.digests[row] for row in rows.tolist()]
+            return hash_strings([self.features.digest, *digests, hash_arrays(*sizes)])
         if isinstance(self.inputs, np.ndarray):
             chunks = (rows[i : i + HASHED_ROWS] for i in range(0, len(rows), HASHED_ROWS))
             return hash_strings(
@@ -155,7 +183,8 @@ class Source(InputRows):
     def make_preview(self, row: int) -> RowPreview:
         """Return a row as shown in a report."""
         if isinstance(self.inputs, np.ndarray):
-            return RowPreview(row=row, png_base64=encode_thumbnail(self.inputs[row]))
+            image = self.inputs[row] if self.load_image is None else self.load_image(row)
+            return RowPreview(row=row, png_base64=encode_thumbnail(image))
         cells = self.inputs.iloc[row]
         fields = {name: _format_cell(cells[name], kind) for name, kind in self.kinds.items()}
         return RowPreview(row=row, fields=fields)
@@ -172,19 +201,22 @@ def _format_cell(cell: Any, kind: ColumnKind) -> str:
 
 
 def read_source(
-    path: str, options: ReadOptions, progress: ProgressCallback = ignore_progress
+    path: str,
+    options: ReadOptions,
+    progress: ProgressCallback = ignore_progress,
+    encoder: EncoderChoice | None = None,
 ) -> Source:
-    """Read the data to fit a model to; report progress if many images are read."""
+    """Read the data to fit a model to, images as features if there is an encoder for them."""
     with _translate_errors(path):
         data_path, path_kind = _resolve_path(path)
         if path_kind == "folder":
-            return _read_folder_source(data_path, options, progress)
+            return _read_folder_source(data_path, options, progress, encoder)
         if path_kind == "npz":
-            return _read_array_source(data_path, options, progress)
+            return _read_array_source(data_path, options, progress, encoder)
         if path_kind == "table" and options.image is None:
             return _read_table_source(data_path, options, progress)
         if path_kind == "table":
-            return _read_image_table(data_path, options, progress)
+            return _read_image_table(data_path, options, progress, encoder)
         hint = f"use a folder of images, or a file that ends in {SUFFIX_LIST}"
         if data_path.suffix.lower() in SPREADSHEET_SUFFIXES:
             hint = "save it as CSV"
@@ -194,23 +226,27 @@ def read_source(
 def read_new(
     path: str,
     saved: SavedOptions,
-    preprocessor: TablePreprocessor | TextPreprocessor | None,
+    preprocessor: Preprocessor | None,
     progress: ProgressCallback = ignore_progress,
 ) -> InputRows:
-    """Read rows as those that a model was fitted to: Source.options, a table's preprocessor."""
-    _check_saved_options(saved, images=preprocessor is None)
+    """Read rows as those that a model was fitted to: Source.options, and their preprocessor."""
+    is_table = isinstance(preprocessor, TablePreprocessor | TextPreprocessor)
+    _check_saved_options(saved, images=not is_table)
     with _translate_errors(path):
         data_path, path_kind = _resolve_path(path)
-        if preprocessor is not None:
+        if isinstance(preprocessor, TablePreprocessor | TextPreprocessor):
             return _read_new_table(data_path, path_kind, saved, preprocessor)
+        features = preprocessor if isinstance(preprocessor, FeaturePreprocessor) else None
+        encoder = None if features is None else features.load_encoder()
         spec = ImageSpec(saved["side"], saved["channels"], saved["whole"])
         if saved["layout"] != "arrays":
-            return _read_new_images(data_path, path_kind, saved, spec, progress)
+            return _read_new_images(data_path, path_kind, saved, spec, progress, encoder)
         if path_kind != "npz":
             fix = "use one with an array x"
             raise InputError(f"{path} is not an .npz file, but the model was trained on one; {fix}")
         x, _ = read_npz(data_path, labeled=False)
-        images = read_new_array_images(x, data_path, spec, saved["dtype"])
+        levels = (0.0, 255.0) if features is None else (features.low, features.high)
+        images = read_new_array_images(x, data_path, spec, saved["dtype"], encoder, levels)
         return _make_new_images(images, _number_rows(len(x)), ())
 
 
@@ -277,23 +313,24 @@ def _read_table_source(path: Path, options: ReadOptions, progress: ProgressCallb
     return replace(source, notes=(*source.notes, *hidden))
 
 
-def _read_image_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
-    _check_unused_options(
-        options, ("text", "encoder", "category", "number"), "tables without --image"
-    )
+def _read_image_table(
+    path: Path, options: ReadOptions, progress: ProgressCallback, encoder: EncoderChoice | None
+) -> Source:
+    _check_unused_options(options, ("text", "category", "number"), "tables without --image")
     frame, notes = _read_labeled_table(path, options, progress)
     labels = frame[list(options.target)]
     targets = read_targets(labels, options.task)
     ids = _get_row_ids(frame, options.id or _find_image_id(frame[options.image]))
     numbers = targets.given_labels if targets.classes is None else None
     files = resolve_listed_files(frame[options.image], path)
-    images = read_image_files(files, options, numbers, progress)
+    images = read_image_files(files, options, numbers, progress, encoder)
     used_columns = {*options.target, *options.ignore, options.id, options.image}
     other_columns = [name for name in frame.columns if name not in used_columns]
     if other_columns:
         notes = (*notes, f"ignored (only images are used): {format_names(other_columns)}")
     task: TaskKind = "regression" if targets.classes is None else "classification"
-    return _make_image_source(images, ids, options, "paths", labels, task, notes)
+    source = _make_image_source(images, ids, options, "paths", labels, task, notes)
+    return _add_features(source, images, encoder, files)
 
 
 def _read_labeled_table(path: Path, options: ReadOptions, progress: ProgressCallback) -> RawTable:
@@ -323,8 +360,10 @@ def _find_role(name: str, options: ReadOptions) -> CellRole:
     return "words" if name in (*named, options.id, options.group, options.image) else "number"
 
 
-def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
-    table_options = ("target", "encoder", *INPUT_OPTIONS, *TABLE_ONLY_OPTIONS)
+def _read_folder_source(
+    path: Path, options: ReadOptions, progress: ProgressCallback, encoder: EncoderChoice | None
+) -> Source:
+    table_options = ("target", *INPUT_OPTIONS, *TABLE_ONLY_OPTIONS)
     _check_unused_options(options, table_options, "tables")
     if options.task == "regression" or options.landmarks == "yes":
         fix = "for other targets, use a CSV of image paths with --image COLUMN"
@@ -332,12 +371,15 @@ def _read_folder_source(path: Path, options: ReadOptions, progress: ProgressCall
     files, classes, notes = list_class_files(path)
     task: TaskKind = "classification"
     read_targets(classes, task)  # report wrong classes before reading images
-    images = read_image_files(files, options, None, progress)
-    return _make_image_source(images, files.names, options, "folder", classes, task, notes)
+    images = read_image_files(files, options, None, progress, encoder)
+    source = _make_image_source(images, files.names, options, "folder", classes, task, notes)
+    return _add_features(source, images, encoder, files)
 
 
-def _read_array_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
-    file_options = ("target", "text", "encoder", *TABLE_ONLY_OPTIONS, "skip_unreadable", "grey")
+def _read_array_source(
+    path: Path, options: ReadOptions, progress: ProgressCallback, encoder: EncoderChoice | None
+) -> Source:
+    file_options = ("target", "text", *TABLE_ONLY_OPTIONS, "skip_unreadable", "grey")
     _check_unused_options(options, file_options, "tables and image files")
     x, y = read_npz(path, labeled=True)
     assert y is not None
@@ -346,6 +388,7 @@ def _read_array_source(path: Path, options: ReadOptions, progress: ProgressCallb
     _check_unused_options(options, ("group",), "CSV and Parquet files")
     if x.ndim == 2:
         _check_unused_options(options, ("size", "landmarks"), "images")
+        _check_unused_options(options, ("encoder",), "text columns and images")
         frame = array_to_frame(x)
         _check_named_columns(options, list(frame.columns), path)
         inputs = frame.drop(columns=list(options.ignore))
@@ -353,8 +396,9 @@ def _read_array_source(path: Path, options: ReadOptions, progress: ProgressCallb
         return _make_table_source(inputs, ids, options, targets, names, (), progress)
     _check_unused_options(options, ("category", "number", "ignore"), "tables")
     numbers = targets.given_labels if targets.classes is None else None
-    images = read_array_images(x, path, options, numbers)
-    return _make_image_source(images, ids, options, "arrays", labels, task, ())
+    images = read_array_images(x, path, options, numbers, progress, encoder)
+    source = _make_image_source(images, ids, options, "arrays", labels, task, ())
+    return _add_features(source, images, encoder, to_image_array(x, path))
 
 
 def _make_table_source(
@@ -417,6 +461,46 @@ def _make_image_source(
         ),
         sizes=images.sizes,
     )
+
+
+def _add_features(
+    source: Source,
+    images: Images,
+    choice: EncoderChoice | None,
+    originals: ImageFileList | NDArray[Any],
+) -> Source:
+    """Say how images became features, and how to read them again; refuse contradictory labels."""
+    if images.digests is None or choice is None:
+        return source
+
+    def load_image(row: int) -> NDArray[Any]:
+        index = int(images.indices[row])
+        if isinstance(originals, np.ndarray):
+            return np.asarray(originals[index])
+        return load_thumbnail(originals.paths[index])
+
+    low, high = images.levels
+    encoder = load_frozen_encoder(choice.name, source.options["side"])
+    features = FeaturePreprocessor(
+        encoder=choice.name, digest=encoder.digest, side=encoder.side, low=low, high=high
+    )
+    source = replace(
+        source, features=features, digests=tuple(images.digests), load_image=load_image
+    )
+    if source.classes is not None:
+        _check_contradictions(source)
+    return source
+
+
+def _check_contradictions(source: Source) -> None:
+    """Refuse an image that is in two classes, by its content."""
+    first_rows: dict[str, int] = {}
+    for row in np.flatnonzero(~source.is_unlabeled).tolist():
+        first = first_rows.setdefault(source.digests[row], row)
+        if source.given_labels[first] != source.given_labels[row]:
+            names = f"{source.ids[first]} and {source.ids[row]}"
+            problem = f"{names} are the same image in different classes"
+            raise InputError(f"{problem}; remove one of them, or both")
 
 
 def _collect_saved_options(options: ReadOptions, layout: Layout, **resolved: Any) -> SavedOptions:
@@ -510,6 +594,7 @@ def _read_new_images(
     saved: SavedOptions,
     spec: ImageSpec,
     progress: ProgressCallback,
+    encoder: FrozenEncoder | None,
 ) -> InputRows:
     """Read the images of a folder, or those listed in a table if the model was fitted to one."""
     if saved["layout"] == "folder" or path_kind != "table":
@@ -525,9 +610,15 @@ def _read_new_images(
             saved = {**saved, "id": _find_image_id(frame[name])}
         ids, id_notes = _get_new_row_ids(frame, saved)
         files, notes = resolve_listed_files(frame[name], path), [*table_notes, *id_notes]
-    check_image_memory(len(ids), spec)
-    skip = saved["skip_unreadable"]
-    images = decode_image_files(files, lambda *_: spec, skip_unreadable=skip, progress=progress)
+    if encoder is None:
+        check_image_memory(len(ids), spec)
+    images = decode_image_files(
+        files,
+        lambda *_: spec,
+        skip_unreadable=saved["skip_unreadable"],
+        progress=progress,
+        encoder=encoder,
+    )
     return _make_new_images(images, ids, notes)
 
 

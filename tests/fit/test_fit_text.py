@@ -361,4 +361,4 @@ def test_an_encoder_needs_texts_and_a_table(tmp_path: Path) -> None:
     )
     photos(tmp_path / "photos", each=2, unlabeled=2)
     (tmp_path / "bert").mkdir()
-    assert "bert has no config.json" in refused("fit", "photos", "--encoder", "bert", cwd=tmp_path)
+    assert "bert has no weights" in refused("fit", "photos", "--encoder", "bert", cwd=tmp_path)

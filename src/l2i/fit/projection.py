@@ -18,6 +18,7 @@ PROJECTION_FILE = "projection.safetensors"
 MAX_DIRECTIONS = 256
 MAX_FITTED_ROWS = 20_000  # that directions are found from
 CHUNK_ROWS = 4096
+MIN_RELATIVE_STD = 0.01  # of a feature, relative to the mean of all stds
 TENSORS = ("mean", "std", "center", "directions")
 
 
@@ -59,7 +60,7 @@ def fit_projection(features: NDArray[np.float32], seed: int = 0) -> Projection:
         features = features[np.sort(draw.choice(len(features), MAX_FITTED_ROWS, replace=False))]
     rows = torch.from_numpy(features).double()
     std, mean = torch.std_mean(rows, dim=0, correction=0)
-    std = torch.where(std > 1e-6 * (1 + mean.abs()), std, 1.0)  # a constant feature stays one
+    std = std.clamp_min(MIN_RELATIVE_STD * float(std.mean()) or 1.0)  # else noise would be blown up
     unit = F.normalize((rows - mean) / std, dim=1)
     center = unit.mean(dim=0)
     unit -= center

@@ -50,12 +50,16 @@ def load_body(network: ModelConfig) -> Any:
     _set_dropout(config, network)
     options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
     body, loading_info = _load_pretrained(transformers.AutoModel, source, **options)
-    # a missing pooler is trained from scratch, as the head is
+    _check_missing(source, loading_info)
+    return body
+
+
+def _check_missing(source: str, loading_info: dict[str, Any]) -> None:
+    """Refuse incomplete weights, except for those of a pooler, which is trained as a head is."""
     missing = sorted(key for key in loading_info["missing_keys"] if not key.startswith("pooler."))
     if missing:
         tensors = f"{len(missing)} of its tensors, such as {missing[0]}"
         raise InputError(f"the weights of {source} lack {tensors}; {FOLDER_HINT}")
-    return body
 
 
 def build_empty_body(weights: str) -> Any:
@@ -136,8 +140,12 @@ def load_vision_body(weights: str) -> Any:
 
     transformers, source = resolve_weights(weights)
     check_weight_files(source)
-    options = {"config": load_config(source), "dtype": torch.float32}
-    return _load_pretrained(transformers.AutoModel, source, **options)
+    options = {"config": load_config(source), "dtype": torch.float32, "output_loading_info": True}
+    body, loading_info = _load_pretrained(transformers.AutoModel, source, **options)
+    _check_missing(source, loading_info)
+    if any(key.startswith("pooler.") for key in loading_info["missing_keys"]):
+        body.pooler = None  # its weights would be random
+    return body
 
 
 def load_sentence_pooling(weights: str) -> dict[str, Any] | None:

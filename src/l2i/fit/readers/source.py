@@ -487,6 +487,8 @@ def _add_features(
     source = replace(
         source, features=features, digests=tuple(images.digests), load_image=load_image
     )
+    if isinstance(originals, np.ndarray):
+        source.options["dtype"] = str(originals.dtype)
     if source.classes is not None:
         _check_contradictions(source)
     return source

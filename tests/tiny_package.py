@@ -10,7 +10,7 @@ import torch
 
 from l2i.models import efficientnet, frozen_encoder, pretrained
 from l2i.models.base import ModelConfig
-from l2i.models.efficientnet import BN_MOMENTUM, Variant, build_efficientnet
+from l2i.models.efficientnet import BN_MOMENTUM, Stage, Variant, build_efficientnet
 from l2i.models.frozen_encoder import load_frozen_encoder
 from l2i.models.pretrained import Package
 
@@ -22,7 +22,8 @@ SIDE = 32
 def tiny_package(folder: Path) -> Iterator[Path]:
     """Install a package with a tiny encoder in `folder`, and make it the default encoder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(efficientnet.VARIANTS, NAME, Variant(0.1, 0.4, SIDE))
+        patch.setattr(efficientnet, "STAGES", (Stage(1, 3, 1, 1, 16), Stage(1, 3, 2, 6, 24)))
+        patch.setitem(efficientnet.VARIANTS, NAME, Variant(1.0, 1.0, SIDE))
         torch.manual_seed(0)
         network = build_efficientnet((3, SIDE, SIDE), 7, ModelConfig(), name=NAME)
         _measure_statistics(network)

@@ -23,7 +23,7 @@ CHEAP = (
 COLOURS = ("blue", "red")
 
 
-def draw_photo(rng: np.random.Generator, kind: int, *, side: int = 40) -> Image.Image:
+def draw_photo(rng: np.random.Generator, kind: float, *, side: int = 40) -> Image.Image:
     """A bluish or reddish photo, brighter above, in noise."""
     tint = np.array([-30, 0, 30]) * (1 - 2 * kind) + rng.normal(0, 10, 3)
     above = 40 * (np.arange(side) < side // 2)
@@ -147,7 +147,7 @@ def save_sideways(photo: Image.Image, path: Path) -> None:
 def test_a_photo_on_its_side_is_imputed_as_its_upright_twin(fitted: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     for i in range(6):
-        photo = draw_photo(rng, i % 2)
+        photo = draw_photo(rng, 0.5)
         photo.save(tmp_path / f"upright{i}.png")
         save_sideways(photo, tmp_path / f"turned{i}.png")
         photo.transpose(Image.Transpose.ROTATE_90).save(tmp_path / f"lying{i}.png")

@@ -110,7 +110,8 @@ MODELS: tuple[Candidate, ...] = (
     Spreading(),
     Imputing(),
 )
-FEATURE_MODELS: tuple[Candidate, ...] = (  # besides some of those of a table
+FEATURE_MODELS: tuple[Candidate, ...] = (  # besides some of those of a table, or in their place
+    SelfTraining(base=LOGISTIC, max_taught_rows=2000),
     Model(name="least-squares", title="least squares", fit_rows=fit_least_squares, tasks=CLASSES),
     Clusters(),
     SoftSelfTraining(name="soft-self-training", title="self-trained least squares", penalty=30.0),
@@ -124,7 +125,8 @@ NAMES_FOR_FEATURES = {
     "classification": (
         *("majority", "logistic-regression", "logistic-regression-strong"),
         *("logistic-regression-weak", "least-squares", "nearest-neighbors", "clusters"),
-        *("soft-self-training", "soft-self-training-strong", "label-spreading", "imputing"),
+        *("soft-self-training", "soft-self-training-strong", "self-training"),
+        *("label-spreading", "imputing"),
     ),
     "regression": ("mean", "ridge", "nearest-neighbors", "gaussian-process", "imputing"),
 }
@@ -171,10 +173,10 @@ def check_names(names: Sequence[str], task: str, inputs: Inputs = "columns") -> 
 
 
 def _list_models(task: str, inputs: Inputs) -> list[Candidate]:
-    suitable = [c for c in (*MODELS, *FEATURE_MODELS) if _suits(c, task)]
     if inputs == "columns":
-        return [c for c in suitable if c not in FEATURE_MODELS]
-    return [c for name in NAMES_FOR_FEATURES[task] for c in suitable if c.name == name]
+        return [c for c in MODELS if _suits(c, task)]
+    by_name = {c.name: c for c in (*MODELS, *FEATURE_MODELS) if _suits(c, task)}
+    return [by_name[name] for name in NAMES_FOR_FEATURES[task]]
 
 
 def _suits(candidate: Candidate, task: str) -> bool:

@@ -204,3 +204,21 @@ def test_other_weights_than_those_of_the_fit_are_refused(fitted: Path) -> None:
     line = refused("predict", "runs/photos", "new", cwd=fitted, code=1)
     assert "projection.safetensors is damaged or another file" in line
     projection.write_bytes(saved)
+
+
+def test_settings_that_do_nothing_to_features_are_one_line(fitted: Path) -> None:
+    for flags in (("--validation", "5"), ("--no-baselines",)):
+        line = refused("fit", "photos", "--encoder", NAME, *flags, "--out", "no", cwd=fitted)
+        assert f"{flags[0]} applies to networks that are trained on pixels; remove it" in line
+    line = refused("fit", "photos", "--candidates", "extra-trees", "--out", "no", cwd=fitted)
+    assert "none of these candidates suits the data: extra-trees" in line
+
+
+@pytest.mark.usefixtures("encoder")
+def test_animated_images_are_noted(tmp_path: Path) -> None:
+    write_photos(tmp_path, unlabeled=4)
+    frames = [draw_photo(np.random.default_rng(i), 0) for i in range(3)]
+    path = tmp_path / "photos/blue/moving.gif"
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    said = works("fit", "photos", *CHEAP, cwd=tmp_path)
+    assert "1 image is animated: only the first frame is used" in said.err

@@ -87,6 +87,10 @@ def check_table_options(source: Source, options: FitOptions, *, is_cross_validat
             can_have = source.is_table or isinstance(source.inputs, np.ndarray)
             fix = f"remove it, or remove {NETWORK_FLAGS}" if can_have else "remove it"
             raise InputError(f"{problem}; {fix}")
+    if source.has_features and (options.validation is not None or not options.baselines):
+        name = "--no-baselines" if options.validation is None else "--validation"
+        problem = f"{name} applies to networks that are trained on pixels"
+        raise InputError(f"{problem}; remove it, or add --encoder none")
     if is_cross_validated:
         task = "regression" if source.classes is None else "classification"
         check_names(options.candidates, task, get_kind_of_inputs(source))

@@ -263,10 +263,10 @@ def decode_image_files(
         errors = {row: header for row, header in reported if isinstance(header, str)}
         readable = {row: header for row, header in reported if not isinstance(header, str)}
         indices = np.array(list(readable), dtype=np.int64)
-        sizes = np.array([size for *size, _ in readable.values()], dtype=np.int64)
+        sizes = np.array([header.size for header in readable.values()], dtype=np.int64)
         is_wrong = bool(errors) and not skip_unreadable
         if readable:
-            spec = choose_spec(indices, sizes, all(is_grey for *_, is_grey in readable.values()))
+            spec = choose_spec(indices, sizes, all(h.is_grey for h in readable.values()))
             readable_paths = [paths[row] for row in readable]
             if encoder is None or is_wrong:  # encoding is slow: only look for what else is wrong
                 decoded_spec = spec if encoder is None else spec._replace(side=MIN_SIDE)
@@ -282,8 +282,12 @@ def decode_image_files(
         decoded = np.setdiff1d(np.arange(len(indices)), list(decode_errors))
         indices, sizes = indices[decoded], sizes[decoded]
         pixels = pixels if encoder is not None else pixels[decoded]
-    notes = (f"skipped: {_describe_unreadable(errors, names)}",) if errors else ()
-    return Images(pixels, indices, sizes, spec, notes, digests)
+    notes = [f"skipped: {_describe_unreadable(errors, names)}"] if errors else []
+    num_animated = sum(header.is_animated for header in readable.values())
+    if num_animated:
+        animated = pluralize(num_animated, "image is animated", "images are animated")
+        notes.append(f"{animated}: only the first frame is used")
+    return Images(pixels, indices, sizes, spec, tuple(notes), digests)
 
 
 def _encode_all(
@@ -317,11 +321,21 @@ def _decode_all(
     return pixels, errors
 
 
-def _read_image_header(path: str) -> tuple[int, int, bool] | str:
-    """Return width, height and whether an image is grey, or what is wrong with it."""
+class _Header(NamedTuple):
+    """What is known of an image before it is decoded."""
+
+    size: tuple[int, int]
+    """Width and height."""
+    is_grey: bool
+    is_animated: bool
+
+
+def _read_image_header(path: str) -> _Header | str:
+    """Return what is known of an image, or what is wrong with it."""
     try:
         with open_image(path) as image:
-            return *get_upright_size(image), image.mode[0] in "1LI"
+            is_animated = bool(getattr(image, "is_animated", False))
+            return _Header(get_upright_size(image), image.mode[0] in "1LI", is_animated)
     except Exception as error:
         return _describe_image_error(error)
 

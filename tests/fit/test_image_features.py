@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,28 @@ def test_the_report_shows_photos(fitted: Path) -> None:
     works("report", "runs/photos", cwd=fitted)
     page = (fitted / "runs/photos/report.html").read_text(encoding="utf-8")
     assert page.count("data:image/png;base64") >= 10
+    sections = page.partition("<h3>By class</h3>")[2].split("<h4>")[1:]
+    assert [section.split()[0] for section in sections[:2]] == list(COLOURS)
+    for section in (text.partition("</ul>")[0] for text in sections[:2]):
+        shown = re.findall(r'alt="Sample unlabeled/(\d+).png"', section)
+        assert len(shown) == len(set(shown)) == 10
+        captions = re.findall(r"<span>(.*?)</span>", section)
+        confidences = [float(text.removeprefix("&gt; ")) for text in captions]
+        assert confidences == sorted(confidences, reverse=True)
+
+
+@pytest.mark.usefixtures("encoder")
+def test_photos_like_none_of_the_classes_are_shown_apart(tmp_path: Path) -> None:
+    write_photos(tmp_path)
+    rng = np.random.default_rng(8)
+    for i in range(8):
+        noise = rng.integers(0, 2, (40, 40, 3)) * 255  # like no photo
+        Image.fromarray(noise.astype(np.uint8)).save(tmp_path / f"photos/unlabeled/noise{i}.png")
+    works("fit", "photos", *CHEAP, "--out", "fit", cwd=tmp_path)
+    works("report", "fit", cwd=tmp_path)
+    page = (tmp_path / "fit/report.html").read_text(encoding="utf-8")
+    foreign = page.partition("<h4>Like none of your classes")[2].partition("</ul>")[0]
+    assert len(re.findall(r'alt="Sample unlabeled/noise\d.png"', foreign)) == 8
 
 
 def test_a_fit_is_the_same_from_cached_features(fitted: Path) -> None:

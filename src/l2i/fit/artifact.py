@@ -161,6 +161,8 @@ class FitArtifact:
     """FixMatch and UDA: final share of unlabelled rows that pass the confidence mask."""
     previews: tuple[RowPreview, ...] = ()
     """The rows with the most and the least confident imputed labels."""
+    grid_previews: tuple[RowPreview, ...] = ()
+    """Images by class, and those like none of the labelled ones."""
     files: dict[str, str] = field(default_factory=dict)
     """The checksum of every file of the fit, by its path in the folder."""
     version: int = FORMAT_VERSION

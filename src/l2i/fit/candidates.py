@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from l2i.errors import DamagedFile
 from l2i.files.npz import read_npy_array
 from l2i.files.output import write_atomic
 from l2i.fit.artifact import PREFERENCE_ORDER, Candidate, Choice, FitArtifact, FitRows, Floats
-from l2i.fit.impute import impute
+from l2i.fit.previews import add_previews
 from l2i.tasks import Regression
 from l2i.training.loop import EvalCallback
 from l2i.training.run_dir import Result
@@ -29,12 +28,9 @@ from l2i.training.setup import compute_input_shape, get_param_dtype
 from l2i.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from l2i.fit.readers.source import Source
     from l2i.fit.split import PreparedData
 
 ROUNDING_SLACK = 1 + 1e-9  # a difference in one row is one standard error, up to rounding
-PREVIEWS_PER_END = 8  # rows in a report, of the most and of the least confident ones
-PREVIEWS_PER_CLASS = 3  # of one class before other classes have their turn
 APPROX_SNAPSHOTS = 10  # per run
 NUM_LAST_SNAPSHOTS = 5  # over which the predictive std of a target is computed
 NUM_VIEWS = 8  # likewise
@@ -268,26 +264,6 @@ def _compute_mask_rate(last: TrainedCandidate, is_unlabeled: NDArray[np.bool_]) 
     logits = last.outputs[is_unlabeled].astype(np.float64)
     confidence = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
     return float((confidence >= last.threshold).mean())
-
-
-def add_previews(fitted: FitArtifact, rows: FitRows, source: Source) -> FitArtifact:
-    """Add the rows with the most and the least confident labels."""
-    imputations = impute(fitted, rows)
-    imputed_rows = np.flatnonzero(imputations.is_imputed)
-    order = imputed_rows[np.argsort(-imputations.confidence[imputed_rows], kind="stable")]
-    first = order if fitted.classes is None else _interleave_classes(order, imputations.labels)
-    ends = [*first[:PREVIEWS_PER_END].tolist(), *order[-PREVIEWS_PER_END:].tolist()]
-    previews = tuple(source.make_preview(row) for row in dict.fromkeys(ends))
-    return dataclasses.replace(fitted, previews=previews)
-
-
-def _interleave_classes(order: NDArray[np.intp], labels: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Reorder rows so that a class waits for the others after every few of its rows."""
-    turns = np.zeros(len(order), dtype=np.int64)
-    for label in np.unique(labels[order]):
-        of_class = labels[order] == label
-        turns[of_class] = np.arange(of_class.sum()) // PREVIEWS_PER_CLASS
-    return order[np.argsort(turns, kind="stable")]
 
 
 def compute_covariate_shift_auc(

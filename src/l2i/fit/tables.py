@@ -24,9 +24,10 @@ from l2i.config import Run
 from l2i.errors import InputError
 from l2i.files.output import ProgressCallback, write_atomic
 from l2i.fit.artifact import FINAL, MODEL_FILE, Candidate, Choice, FitArtifact, FitRows
-from l2i.fit.candidates import add_previews, compute_covariate_shift_auc
+from l2i.fit.candidates import compute_covariate_shift_auc
 from l2i.fit.formatting import format_metric, pluralize
 from l2i.fit.options import FitOptions
+from l2i.fit.previews import add_previews
 from l2i.fit.projection import save_projection
 from l2i.fit.readers.source import Source
 from l2i.fit.split import PreparedData

@@ -504,11 +504,15 @@ def _describe_encoding(images: Images, encoder: FrozenEncoder) -> list[str]:
 
 
 def load_thumbnail(path: str) -> NDArray[np.uint8]:
-    """Read an image file again, as large as a report shows it."""
-    image = _decode_image_file(path, ImageSpec(MAX_THUMBNAIL_SIDE, 3, False))
-    if isinstance(image, str):  # it was readable before
+    """Read an image file again, at most as large as a report shows it."""
+
+    def convert(image: Image.Image) -> NDArray[np.uint8]:
+        return _to_square(image, ImageSpec(min(MAX_THUMBNAIL_SIDE, *image.size), 3, False))
+
+    try:
+        return decode_image(path, convert, side=MAX_THUMBNAIL_SIDE)
+    except Exception:  # it was readable before
         return np.zeros((3, 1, 1), dtype=np.uint8)
-    return image
 
 
 def encode_thumbnail(image: NDArray[Any]) -> str:

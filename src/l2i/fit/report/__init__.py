@@ -38,6 +38,7 @@ from l2i.fit.report.confidence import (
     draw_scatters,
     make_cards,
 )
+from l2i.fit.report.grids import build_grids
 from l2i.fit.report.lead import build_lead
 from l2i.fit.report.verdict import build_verdict, compute_balanced_error
 from l2i.training.run_dir import read_result
@@ -121,6 +122,7 @@ def _build_context(folder: Path, fitted: FitArtifact, rows: FitRows) -> dict[str
         "scatters": draw_scatters(fitted, rows) if fitted.classes is None else [],
         "unshown": max(0, len(fitted.targets) - MAX_SCATTER_TARGETS),
         "confidence": build_confidence_section(fitted, rows, imputations),
+        "grids": build_grids(fitted, rows, imputations),
         "most": most_confident,
         "least": least_confident,
         "cautions": find_caveats(fitted, rows, imputations),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,6 +90,21 @@ def test_known_images_are_neither_decoded_nor_encoded_again() -> None:
     more = np.concatenate([images, make_images(5, seed=1)])
     encode(more, again)
     assert seen(again) == 5
+
+
+def test_only_some_images_are_in_memory_at_a_time() -> None:
+    images, alive, peak = make_images(80), set[int](), 0
+
+    def load(row: int, is_known: Callable[[str], bool]) -> Loaded | str:
+        nonlocal peak
+        pixels = images[row].copy()
+        alive.add(row)
+        weakref.finalize(pixels, alive.discard, row)
+        peak = max(peak, len(alive))
+        return Loaded(str(row), pixels)
+
+    encode_images(80, load, make_encoder(), whole=False, progress=lambda line: None)
+    assert 1 <= peak <= 2 * features.CHUNK_IMAGES
 
 
 def test_equal_images_are_encoded_once() -> None:

@@ -79,6 +79,7 @@ def fit(
     is_cross_validated = source.has_features or (source.is_table and not wants_networks)
     check_table_options(source, options, is_cross_validated=is_cross_validated)
     data = prepare_data(source, options, preliminary, is_cross_validated=is_cross_validated)
+    source = data.source  # of images, without what they were before they were encoded
     run, choices = plan_run(
         data, options, override, preliminary, is_cross_validated=is_cross_validated
     )

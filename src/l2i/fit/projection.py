@@ -53,19 +53,18 @@ class Projection(nn.Module):
         return torch.cat([self(chunk) for chunk in torch.from_numpy(features).split(CHUNK_ROWS)])
 
 
-def fit_projection(features: NDArray[np.float32], seed: int = 0) -> Projection:
-    """Find the directions in which rows of length 1 vary most."""
-    if len(features) > MAX_FITTED_ROWS:
-        draw = np.random.default_rng(seed)
-        features = features[np.sort(draw.choice(len(features), MAX_FITTED_ROWS, replace=False))]
-    rows = torch.from_numpy(features).double()
-    std, mean = torch.std_mean(rows, dim=0, correction=0)
+def fit_projection(features: NDArray[np.float32], rows: NDArray[np.intp]) -> Projection:
+    """Find the directions in which some rows, divided by their lengths, vary most."""
+    if len(rows) > MAX_FITTED_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, MAX_FITTED_ROWS, replace=False))
+    x = torch.from_numpy(features[rows]).double()
+    std, mean = torch.std_mean(x, dim=0, correction=0)
     std = std.clamp_min(MIN_RELATIVE_STD * float(std.mean()) or 1.0)  # else noise would be blown up
-    unit = F.normalize((rows - mean) / std, dim=1)
+    unit = F.normalize((x - mean) / std, dim=1)
     center = unit.mean(dim=0)
     unit -= center
-    width = max(1, min(MAX_DIRECTIONS, len(rows) - 1, rows.shape[1]))
-    if len(rows) < rows.shape[1]:
+    width = max(1, min(MAX_DIRECTIONS, len(x) - 1, x.shape[1]))
+    if len(x) < x.shape[1]:
         directions = torch.linalg.svd(unit, full_matrices=False).Vh.T[:, :width]
     else:
         directions = torch.linalg.eigh(unit.T @ unit).eigenvectors.flip(1)[:, :width]

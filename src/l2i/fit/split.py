@@ -81,8 +81,10 @@ def prepare_data(
     is_train = np.isin(split_names, ("labeled", "unlabeled"))
     if source.features is not None:
         assert isinstance(source.inputs, np.ndarray)
-        projection = fit_projection(source.inputs[is_train])
+        projection = fit_projection(source.inputs, np.flatnonzero(is_train))
         x = projection.project(source.inputs)
+        source = dataclasses.replace(source, inputs=x.numpy())  # features take five times as much
+        assert source.features is not None
         data = assemble_data(source, source.features, split_names, x, run)
         return data._replace(projection=projection)
     if isinstance(source.inputs, np.ndarray):

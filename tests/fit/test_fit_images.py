@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from l2i.fit.artifact import read_fit
 from l2i.fit.readers.folders import list_image_files
-from l2i.fit.readers.images import ImageSpec, decode_image_files
+from l2i.fit.readers.image_files import ImageSpec, decode_image_files
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,9 @@ from l2i.fit.readers.columns import (
 )
 from l2i.fit.readers.delimited import read_table
 from l2i.fit.readers.folders import list_class_files, list_image_files, resolve_listed_files
+from l2i.fit.readers.image_files import ImageSpec, _to_eight_bits
 from l2i.fit.readers.images import (
-    ImageSpec,
     _targets_are_points,
-    _to_eight_bits,
     choose_side,
     points_from_square,
     points_to_square,

@@ -9,13 +9,9 @@ from PIL import Image
 from user_data import class_folders, picture, read, written
 
 from l2i.errors import InputError
-from l2i.fit.readers.images import (
-    ImageSpec,
-    check_image_memory,
-    choose_side,
-    points_from_square,
-    report_progress,
-)
+from l2i.files.output import report_progress
+from l2i.fit.readers.image_files import ImageSpec
+from l2i.fit.readers.images import check_image_memory, choose_side, points_from_square
 from l2i.fit.readers.source import read_new
 
 

@@ -16,7 +16,7 @@ from l2i.data.datasets.faces import read_mtfl
 from l2i.files.images import ImageFiles
 from l2i.fit.options import ReadOptions
 from l2i.fit.readers.folders import ImageFileList
-from l2i.fit.readers.images import ImageSpec, decode_image_files
+from l2i.fit.readers.image_files import ImageSpec, decode_image_files
 from l2i.fit.readers.source import read_source
 
 

@@ -47,14 +47,16 @@ from l2i.fit.readers.folders import (
     resolve_listed_files,
 )
 from l2i.fit.readers.groups import describe_hidden_groups, read_groups
-from l2i.fit.readers.images import (
-    EncoderChoice,
+from l2i.fit.readers.image_files import (
     Images,
     ImageSpec,
-    check_image_memory,
     decode_image_files,
     encode_thumbnail,
     load_thumbnail,
+)
+from l2i.fit.readers.images import (
+    EncoderChoice,
+    check_image_memory,
     points_to_square,
     read_array_images,
     read_image_files,

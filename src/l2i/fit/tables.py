@@ -357,6 +357,15 @@ def _list_candidates(data: PreparedData, fitted: _TableFit) -> tuple[Candidate, 
     return tuple(candidates)
 
 
+def _explain_encoder(source: Source, options: FitOptions) -> list[Choice]:
+    if source.features is None:
+        return []
+    side = source.features.side
+    value = f"{source.features.encoder}, frozen, {side} × {side} pixels"
+    reason = "it is installed" if options.encoder is None else "set by you"
+    return [Choice(name="encoder", value=value, reason=reason)]
+
+
 def _explain_choice(
     data: PreparedData,
     selection: Selection,
@@ -374,6 +383,7 @@ def _explain_choice(
     is_set = options.minutes is not None or bool(options.candidates)
     source = "set by you" if is_set else f"{len(data.x):,} rows"
     chosen = [
+        *_explain_encoder(data.source, options),
         Choice(name="folds", value=folds, reason=num_labels),
         Choice(
             name="minutes", value="no limit" if minutes is None else f"{minutes:g}", reason=source

@@ -40,7 +40,8 @@ from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 from l2i.experiments.formatting import render_markdown
 from l2i.fit.options import FitOptions
 from l2i.fit.readers.images import EncoderChoice
-from l2i.fit.readers.source import read_new, read_source
+from l2i.fit.readers.new_rows import read_new
+from l2i.fit.readers.source import read_source
 from l2i.models.frozen_encoder import DEFAULT_ENCODER
 
 OURS = "`l2i fit`"

@@ -11,7 +11,7 @@ from user_data import read, written
 from l2i.errors import InputError
 from l2i.fit.preprocess import TablePreprocessor, fit_column
 from l2i.fit.readers.cells import clean_cells, remove_units
-from l2i.fit.readers.source import read_new
+from l2i.fit.readers.new_rows import read_new
 
 
 def column(*cells: str | None) -> pd.Series:

@@ -12,7 +12,7 @@ from l2i.errors import InputError
 from l2i.files.output import report_progress
 from l2i.fit.readers.image_files import ImageSpec
 from l2i.fit.readers.images import check_image_memory, choose_side, points_from_square
-from l2i.fit.readers.source import read_new
+from l2i.fit.readers.new_rows import read_new
 
 
 def wrong(path: Path, *target: str, **options: object) -> str:

@@ -9,7 +9,9 @@ from user_data import class_folders, picture, read, table, written
 
 from l2i.errors import InputError
 from l2i.fit.preprocess import TablePreprocessor, fit_column
-from l2i.fit.readers.source import InputRows, Source, read_new
+from l2i.fit.readers.new_rows import read_new
+from l2i.fit.readers.rows import InputRows
+from l2i.fit.readers.source import Source
 
 
 def inputs_of(source: Source) -> TablePreprocessor:

@@ -13,7 +13,8 @@ from l2i.data.datasets.faces import read_faces
 from l2i.data.datasets.imagenet import read_class_folders
 from l2i.data.datasets.mnist import read_mnist
 from l2i.fit.options import ReadOptions
-from l2i.fit.readers.source import read_new, read_source
+from l2i.fit.readers.new_rows import read_new
+from l2i.fit.readers.source import read_source
 
 PNG = b"\x89PNG\r\n\x1a\n"
 WAYS = (  # in which a table is read

@@ -14,7 +14,7 @@ from l2i.fit.artifact import FitArtifact, Floats
 from l2i.fit.impute import compute_probability, make_label_columns, make_unique_name, round_targets
 from l2i.fit.modules import encode_inputs, load_network, load_table_model, predict_outputs
 from l2i.fit.preprocess import load_preprocessor
-from l2i.fit.readers.source import read_new
+from l2i.fit.readers.new_rows import read_new
 
 if TYPE_CHECKING:
     import pandas as pd

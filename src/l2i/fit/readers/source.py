@@ -1,9 +1,8 @@
-"""Read user data to fit a model to, or to predict labels for: tables, images or arrays."""
+"""Read user data to fit a model to: tables, images or arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,96 +15,50 @@ from l2i.data.samples import Fingerprint
 from l2i.errors import InputError
 from l2i.files.digest import hash_arrays, hash_strings
 from l2i.files.output import ProgressCallback, ignore_progress
-from l2i.files.safety import check_regular_file
-from l2i.files.terminal import to_one_line
 from l2i.fit.artifact import RowPreview
 from l2i.fit.formatting import format_first_and_last, format_names, pluralize
 from l2i.fit.options import ReadOptions
-from l2i.fit.preprocess import (
-    Column,
-    FeaturePreprocessor,
-    Preprocessor,
-    TablePreprocessor,
-    TextPreprocessor,
-)
-from l2i.fit.readers.cells import CellRole, RawTable, is_missing_word
-from l2i.fit.readers.columns import (
-    BLANK,
-    ColumnKind,
-    convert_columns,
-    describe_blank_texts,
-    find_blank,
-    infer_columns,
-    select_text_columns,
-)
+from l2i.fit.preprocess import FeaturePreprocessor
+from l2i.fit.readers.cells import CellRole, RawTable
+from l2i.fit.readers.columns import ColumnKind, infer_columns, select_text_columns
 from l2i.fit.readers.dates import format_date
-from l2i.fit.readers.delimited import TABLE_SUFFIXES, read_table
-from l2i.fit.readers.folders import (
-    ImageFileList,
-    list_class_files,
-    list_image_files,
-    resolve_listed_files,
-)
+from l2i.fit.readers.delimited import read_table
+from l2i.fit.readers.folders import ImageFileList, list_class_files, resolve_listed_files
 from l2i.fit.readers.groups import describe_hidden_groups, read_groups
-from l2i.fit.readers.image_files import (
-    Images,
-    ImageSpec,
-    decode_image_files,
-    encode_thumbnail,
-    load_thumbnail,
-)
+from l2i.fit.readers.image_files import Images, encode_thumbnail, load_thumbnail
 from l2i.fit.readers.images import (
     EncoderChoice,
-    check_image_memory,
     points_to_square,
     read_array_images,
     read_image_files,
-    read_new_array_images,
 )
 from l2i.fit.readers.npz import array_to_frame, parse_npz_targets, read_npz, to_image_array
+from l2i.fit.readers.rows import (
+    SUFFIX_LIST,
+    InputRows,
+    SavedOptions,
+    find_image_id,
+    flatten_notes,
+    get_row_ids,
+    number_rows,
+    resolve_data_path,
+    translate_read_errors,
+)
 from l2i.fit.readers.targets import Targets, TaskKind, read_targets
-from l2i.models.frozen_encoder import FrozenEncoder, load_frozen_encoder
+from l2i.models.frozen_encoder import load_frozen_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PathKind = Literal["folder", "npz", "table", "other"]
 Layout = Literal["table", "folder", "paths", "arrays"]
-SavedOptions = dict[str, Any]
-"""How data was read, as JSON: the layout, some of ReadOptions, and the spec of images."""
-
-SUFFIX_LIST = ", ".join((*TABLE_SUFFIXES, ".npz"))
 SPREADSHEET_SUFFIXES = (".xlsx", ".xls", ".ods")
 INPUT_OPTIONS = ("text", "category", "number", "ignore")
 COLUMN_OPTIONS = ("target", *INPUT_OPTIONS, "id", "group", "image")
 TABLE_ONLY_OPTIONS = ("id", "image", "encoding", "separator", "missing")
 IMAGE_ONLY_OPTIONS = ("size", "grey", "landmarks", "skip_unreadable")
-TABLE_TYPES = {
-    "layout": str,
-    "encoding": str,
-    "separator": str,
-    "missing": list | tuple,
-    "id": str | None,
-    "image": str | None,
-}
-IMAGE_TYPES = {"side": int, "channels": int, "whole": bool, "dtype": str, "skip_unreadable": bool}
-IMAGE_DTYPES = ("uint8", "float32")
 HASHED_ROWS = 1024  # images that are copied together
 MAX_CELL_CHARS, MAX_TEXT_CHARS = 200, 400  # shown of a row
 ENCODER_HINT = "for a pretrained network, use --encoder bert-base-uncased"
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputRows:
-    """Rows with their inputs."""
-
-    ids: list[str]
-    inputs: pd.DataFrame | NDArray[Any]
-    """Input columns of a table; images [N, C, S, S], uint8 or float32; or their features [N, F]."""
-    notes: tuple[str, ...]
-    """What was inferred from the data, one line each."""
-    sizes: NDArray[np.int64] | None = None
-    """[N, 2]: original widths and heights of images, for `points_from_square`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +162,8 @@ def read_source(
     encoder: EncoderChoice | None = None,
 ) -> Source:
     """Read the data to fit a model to, images as features if there is an encoder for them."""
-    with _translate_errors(path):
-        data_path, path_kind = _resolve_path(path)
+    with translate_read_errors(path):
+        data_path, path_kind = resolve_data_path(path)
         if path_kind == "folder":
             return _read_folder_source(data_path, options, progress, encoder)
         if path_kind == "npz":
@@ -225,75 +178,6 @@ def read_source(
         raise InputError(f"{path} has an unsupported format; {hint}")
 
 
-def read_new(
-    path: str,
-    saved: SavedOptions,
-    preprocessor: Preprocessor | None,
-    progress: ProgressCallback = ignore_progress,
-) -> InputRows:
-    """Read rows as those that a model was fitted to: Source.options, and their preprocessor."""
-    is_table = isinstance(preprocessor, TablePreprocessor | TextPreprocessor)
-    _check_saved_options(saved, images=not is_table)
-    with _translate_errors(path):
-        data_path, path_kind = _resolve_path(path)
-        if isinstance(preprocessor, TablePreprocessor | TextPreprocessor):
-            return _read_new_table(data_path, path_kind, saved, preprocessor)
-        features = preprocessor if isinstance(preprocessor, FeaturePreprocessor) else None
-        encoder = None if features is None else features.load_encoder()
-        spec = ImageSpec(saved["side"], saved["channels"], saved["whole"])
-        if saved["layout"] != "arrays":
-            return _read_new_images(data_path, path_kind, saved, spec, progress, encoder)
-        if path_kind != "npz":
-            fix = "use one with an array x"
-            raise InputError(f"{path} is not an .npz file, but the model was trained on one; {fix}")
-        x, _ = read_npz(data_path, labeled=False)
-        levels = (0.0, 255.0) if features is None else (features.low, features.high)
-        images = read_new_array_images(x, data_path, spec, saved["dtype"], encoder, levels)
-        return _make_new_images(images, _number_rows(len(x)), ())
-
-
-def _check_saved_options(saved: SavedOptions, *, images: bool) -> None:
-    """Check that a fit.json, which may be untrusted, describes how to read its data."""
-    types: dict[str, Any] = TABLE_TYPES | (IMAGE_TYPES if images else {})
-    invalid = [name for name, kind in types.items() if not isinstance(saved.get(name, ()), kind)]
-    if not invalid and not all(isinstance(cell, str) for cell in saved.get("missing", ())):
-        invalid = ["missing"]
-    layouts = ("folder", "paths", "arrays") if images else ("table",)
-    if not invalid and saved["layout"] not in layouts:
-        invalid = ["layout"]
-    if not invalid and images:
-        is_valid = saved["side"] > 0 < saved["channels"] and saved["dtype"] in IMAGE_DTYPES
-        invalid = [] if is_valid else ["image size"]
-    if invalid:
-        fix = "restore it, or fit again with a different --out"
-        raise InputError(f"fit.json has no valid {invalid[0]} for its data; {fix}")
-
-
-@contextmanager
-def _translate_errors(path: str) -> Iterator[None]:
-    """Turn file errors into InputErrors, and put messages on one line, whatever they quote."""
-    try:
-        yield
-    except OSError as error:
-        problem = f"{error.filename or path} cannot be read ({error.strerror})"
-        raise InputError(f"{problem}; check its permissions") from None
-    except InputError as error:
-        raise InputError(to_one_line(str(error))) from None
-
-
-def _resolve_path(path: str) -> tuple[Path, PathKind]:
-    """Return an existing path and what it holds."""
-    data_path = Path(path).expanduser()
-    if not data_path.exists():
-        raise InputError(f"{path} was not found; check the path")
-    if data_path.is_dir():
-        return data_path, "folder"
-    suffix = check_regular_file(data_path).suffix.lower()
-    if suffix in TABLE_SUFFIXES:
-        return data_path, "table"
-    return data_path, "npz" if suffix == ".npz" else "other"
-
-
 def _read_table_source(path: Path, options: ReadOptions, progress: ProgressCallback) -> Source:
     _check_unused_options(options, IMAGE_ONLY_OPTIONS, "images")
     if options.encoder is not None:
@@ -304,7 +188,7 @@ def _read_table_source(path: Path, options: ReadOptions, progress: ProgressCallb
     targets = read_targets(table.frame[list(options.target)], options.task)
     named = [name for name in (options.id, options.group) if name]
     used_columns = [*options.target, *options.ignore, *named]
-    ids, inputs = _get_row_ids(table.frame, options.id), table.frame.drop(columns=used_columns)
+    ids, inputs = get_row_ids(table.frame, options.id), table.frame.drop(columns=used_columns)
     target_names, notes = options.target, table.notes
     source = _make_table_source(inputs, ids, options, targets, target_names, notes, progress)
     if options.group is not None:
@@ -322,7 +206,7 @@ def _read_image_table(
     frame, notes = _read_labeled_table(path, options, progress)
     labels = frame[list(options.target)]
     targets = read_targets(labels, options.task)
-    ids = _get_row_ids(frame, options.id or _find_image_id(frame[options.image]))
+    ids = get_row_ids(frame, options.id or find_image_id(frame[options.image]))
     numbers = targets.given_labels if targets.classes is None else None
     files = resolve_listed_files(frame[options.image], path)
     images = read_image_files(files, options, numbers, progress, encoder)
@@ -386,7 +270,7 @@ def _read_array_source(
     x, y = read_npz(path, labeled=True)
     assert y is not None
     labels, task = parse_npz_targets(y, options.task, path)
-    targets, ids = read_targets(labels, task), _number_rows(len(x))
+    targets, ids = read_targets(labels, task), number_rows(len(x))
     _check_unused_options(options, ("group",), "CSV and Parquet files")
     if x.ndim == 2:
         _check_unused_options(options, ("size", "landmarks"), "images")
@@ -427,7 +311,7 @@ def _make_table_source(
         classes=targets.classes,
         target_names=target_names,
         points=False,
-        notes=_flatten_notes(title, *notes, *targets.notes, *inputs.notes, *hints),
+        notes=flatten_notes(title, *notes, *targets.notes, *inputs.notes, *hints),
         options=_collect_saved_options(options, "table"),
         encoder=options.encoder,
         date_formats=inputs.date_formats,
@@ -457,7 +341,7 @@ def _make_image_source(
         classes=targets.classes,
         target_names=tuple(str(name) for name in labels.columns),
         points=spec.whole,
-        notes=_flatten_notes(title, *notes, *images.notes, *targets.notes),
+        notes=flatten_notes(title, *notes, *images.notes, *targets.notes),
         options=_collect_saved_options(
             options, layout, **spec._asdict(), dtype=str(images.pixels.dtype)
         ),
@@ -510,164 +394,6 @@ def _check_contradictions(source: Source) -> None:
 def _collect_saved_options(options: ReadOptions, layout: Layout, **resolved: Any) -> SavedOptions:
     names = (*TABLE_ONLY_OPTIONS, "encoder", "skip_unreadable")
     return {"layout": layout, **{name: getattr(options, name) for name in names}, **resolved}
-
-
-def _flatten_notes(*notes: str) -> tuple[str, ...]:
-    return tuple(map(to_one_line, notes))
-
-
-def _read_new_table(
-    path: Path,
-    path_kind: PathKind,
-    saved: SavedOptions,
-    preprocessor: TablePreprocessor | TextPreprocessor,
-) -> InputRows:
-    columns: dict[str, Column] = {}
-    for column in preprocessor.columns:  # of a date there are several, alike in what is read
-        columns.setdefault(column.name, column)
-    kinds = {name: column.raw_kind for name, column in columns.items()}
-    numbers = [name for name, kind in kinds.items() if kind == "number"]
-    frame, notes = _read_unlabeled_table(path, path_kind, saved, numbers)
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        count, pronoun = pluralize(len(missing), "column"), "it" if len(missing) == 1 else "them"
-        problem = f"lacks {count} that the model was trained with: {format_names(missing)}"
-        raise InputError(f"{path} {problem}; add {pronoun}, blank if unknown")
-    ids, id_notes = _get_new_row_ids(frame, saved)
-    date_formats = {name: column.date_format for name, column in columns.items()}
-    frame = frame.assign(
-        **{name: frame[name].mask(is_missing_word(frame[name])) for name in numbers}
-    )
-    inputs = convert_columns(frame, kinds, date_formats)
-    cell_notes = [
-        note
-        for name, column in columns.items()
-        for note in _describe_new_cells(column, inputs[name])
-    ]
-    if isinstance(preprocessor, TextPreprocessor):
-        cell_notes += describe_blank_texts(preprocessor.count_blank(inputs))
-    return InputRows(ids=ids, inputs=inputs, notes=_flatten_notes(*notes, *id_notes, *cell_notes))
-
-
-def _read_unlabeled_table(
-    path: Path, path_kind: PathKind, saved: SavedOptions, numbers: Sequence[str] = ()
-) -> RawTable:
-    """Read a table in which the columns of `numbers` hold numbers, and all others words."""
-    if path_kind == "table":
-        return read_table(
-            path,
-            encoding=saved["encoding"],
-            separator=saved["separator"],
-            missing=saved.get("missing", ()),
-            get_role=lambda name: "number" if name in numbers else "words",
-        )
-    if path_kind != "npz":
-        fix = f"use a file that ends in {SUFFIX_LIST}"
-        raise InputError(f"{path} is not a table, but the model was trained on one; {fix}")
-    x, _ = read_npz(path, labeled=False)
-    if x.ndim != 2:
-        problem = f"x is {list(x.shape)}, but the model was trained on a table"
-        raise InputError(f"{path}: {problem}; write x as [N, columns]")
-    return RawTable(array_to_frame(x), ())
-
-
-def _describe_new_cells(column: Column, values: pd.Series) -> list[str]:
-    """Note blanks, and categories that the model does not know."""
-    num_blank = int(find_blank(values).sum())
-    blank_cells = pluralize(num_blank, "blank cell")
-    if column.kind == "number":
-        return [f"column '{column.name}': {blank_cells} filled with the mean"] if num_blank else []
-    if column.kind == "text":  # a TextPreprocessor, without words of its own, counts joined texts
-        return describe_blank_texts(num_blank) if column.values else []
-    notes = []
-    unknown_values = column.find_unknown(values)
-    if BLANK in unknown_values:
-        notes.append(f"column '{column.name}': {blank_cells} treated as an unknown category")
-        unknown_values.remove(BLANK)
-    if unknown_values:
-        num_rows = int(values.isin(unknown_values).sum())
-        categories = pluralize(len(unknown_values), "new category", "new categories")
-        rows = f"{pluralize(num_rows, 'row')} with {categories}, such as '{unknown_values[0]}'"
-        notes.append(f"column '{column.name}': {rows}, treated as unknown")
-    return notes
-
-
-def _read_new_images(
-    path: Path,
-    path_kind: PathKind,
-    saved: SavedOptions,
-    spec: ImageSpec,
-    progress: ProgressCallback,
-    encoder: FrozenEncoder | None,
-) -> InputRows:
-    """Read the images of a folder, or those listed in a table if the model was fitted to one."""
-    if saved["layout"] == "folder" or path_kind != "table":
-        files, notes = list_image_files(path), []
-        ids = files.names
-    else:
-        frame, table_notes = _read_unlabeled_table(path, path_kind, saved)
-        name = saved["image"]
-        if name not in frame.columns:
-            actual = f"it has {format_names(list(frame.columns))}"
-            raise InputError(f"{path} has no column '{name}' of image paths; {actual}")
-        if saved["id"] is None:
-            saved = {**saved, "id": _find_image_id(frame[name])}
-        ids, id_notes = _get_new_row_ids(frame, saved)
-        files, notes = resolve_listed_files(frame[name], path), [*table_notes, *id_notes]
-    if encoder is None:
-        check_image_memory(len(ids), spec)
-    images = decode_image_files(
-        files,
-        lambda *_: spec,
-        skip_unreadable=saved["skip_unreadable"],
-        progress=progress,
-        encoder=encoder,
-    )
-    return _make_new_images(images, ids, notes)
-
-
-def _make_new_images(images: Images, ids: list[str], notes: Sequence[str]) -> InputRows:
-    return InputRows(
-        ids=[ids[row] for row in images.indices.tolist()],
-        inputs=images.pixels,
-        notes=_flatten_notes(*notes, *images.notes),
-        sizes=images.sizes,
-    )
-
-
-def _get_row_ids(frame: pd.DataFrame, column: str | None) -> list[str]:
-    """Return the unique ids of all rows: those of a column, or numbers from 1."""
-    if column is None:
-        return _number_rows(len(frame))
-    cells = frame[column]
-    is_blank, is_duplicate = cells.isna().to_numpy(), cells.duplicated().to_numpy()
-    if is_blank.any():
-        row = int(is_blank.argmax()) + 1
-        raise InputError(f"id column '{column}' is blank in row {row}; fill it in")
-    if is_duplicate.any():
-        row = int(is_duplicate.argmax())
-        fix = "make every id unique"
-        raise InputError(f"id '{cells.iloc[row]}' in row {row + 1} is a duplicate; {fix}")
-    return [str(cell) for cell in cells.tolist()]
-
-
-def _find_image_id(paths: pd.Series) -> str | None:
-    """Return the column of image paths if they name the rows of a table, else None."""
-    is_unique = bool(paths.notna().all()) and not paths.duplicated().any()
-    return str(paths.name) if is_unique else None
-
-
-def _get_new_row_ids(frame: pd.DataFrame, saved: SavedOptions) -> tuple[list[str], list[str]]:
-    """Return row ids, and a note if the column of ids is missing from new data."""
-    column = saved["id"]
-    if column is None or column in frame.columns:
-        return _get_row_ids(frame, column), []
-    note = f"id column '{column}' was not found: rows are numbered from 1"
-    return _number_rows(len(frame)), [note]
-
-
-def _number_rows(count: int) -> list[str]:
-    return [str(row) for row in range(1, count + 1)]
 
 
 def _check_named_columns(options: ReadOptions, columns: Sequence[str], path: Path) -> None:

@@ -251,7 +251,7 @@ def test_why_networks_are_trained_from_scratch_is_said(
 
 
 def test_settings_that_do_nothing_to_features_are_one_line(fitted: Path) -> None:
-    for flags in (("--validation", "5"), ("--no-baselines",)):
+    for flags in (("--validation", "5"), ("--no-baselines",), ("--grey", "yes")):
         line = refused("fit", "photos", "--encoder", NAME, *flags, "--out", "no", cwd=fitted)
         assert f"{flags[0]} applies to networks that are trained on pixels; remove it" in line
     line = refused("fit", "photos", "--candidates", "extra-trees", "--out", "no", cwd=fitted)

@@ -64,6 +64,9 @@ def open_encoder(
     if channels not in COLOR_CHANNELS:
         problem = f"images of {channels} channels do not suit an encoder of colour images"
         raise InputError(f"{problem}; use --encoder none")
+    if options.grey != "auto":
+        problem = "--grey applies to networks that are trained on pixels"
+        raise InputError(f"{problem}; remove it, or add --encoder none")
     with translate_weights_errors(choice.name):
         return load_frozen_encoder(choice.name, options.size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +14,10 @@ import pytest
 from fits import onnx_answers, probabilities, refused, works
 from PIL import Image
 
-from l2i.fit.artifact import read_fit
+from l2i.fit.artifact import read_fit, write_meta
 from l2i.fit.options import FitOptions
 from l2i.fit.pipeline import suggest_encoder
 from l2i.fit.readers.source import read_source
-from l2i.models.frozen_encoder import load_frozen_encoder
 from tiny_package import NAME, SIDE, tiny_package
 
 CHEAP = (
@@ -219,17 +219,37 @@ def test_settings_of_networks_train_networks_of_pixels(fitted: Path) -> None:
     assert "are encoded by" not in said.err
 
 
-def test_other_weights_than_those_of_the_fit_are_refused(fitted: Path) -> None:
-    path = fitted / "runs/photos/fit.json"
-    content = path.read_bytes()
-    fields = json.loads(content)
-    assert fields["inputs"]["digest"] == load_frozen_encoder(NAME).digest
-    projection = fitted / "runs/photos/projection.safetensors"
+@pytest.mark.parametrize(
+    ("changes", "message", "code"),
+    [
+        ({"digest": "0" * 32}, "are not those that the model was fitted with; restore them", 2),
+        ({"encoder": "no/such/folder"}, "folder no/such/folder does not exist", 2),
+        ({"side": 10**9}, "takes images from 32 to 1024 pixels", 2),
+        ({"side": -1}, "takes images from 32 to 1024 pixels", 2),
+        ({"low": float("nan")}, "fit.json does not describe the inputs", 2),
+        ({"digest": None}, "inputs.digest=None is not valid", 2),
+    ],
+    ids=str,
+)
+def test_a_fit_that_was_tampered_with_is_refused(
+    changes: dict[str, object], message: str, code: int, fitted: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(fitted / "runs/photos", tmp_path / "fit")
+    shutil.copytree(fitted / "new", tmp_path / "new")
+    content = json.loads((tmp_path / "fit/fit.json").read_text(encoding="utf-8"))
+    content["inputs"] |= changes
+    write_meta(tmp_path / "fit", content)
+    assert message in refused("predict", "fit", "new", cwd=tmp_path, code=code)
+
+
+def test_a_damaged_projection_is_refused(fitted: Path, tmp_path: Path) -> None:
+    shutil.copytree(fitted / "runs/photos", tmp_path / "fit")
+    projection = tmp_path / "fit/projection.safetensors"
     saved = projection.read_bytes()
     projection.write_bytes(saved[:-1] + bytes([saved[-1] ^ 1]))
-    line = refused("predict", "runs/photos", "new", cwd=fitted, code=1)
+    new = str(fitted / "new")
+    line = refused("predict", "fit", new, cwd=tmp_path, code=1)
     assert "projection.safetensors is damaged or another file" in line
-    projection.write_bytes(saved)
 
 
 def test_why_networks_are_trained_from_scratch_is_said(

@@ -11,10 +11,10 @@ class ModelConfig:
     """Configure the network and its size."""
 
     name: str = "conv"
-    """mlp, conv, wide-resnet, resnet, tcdcn, or encoder for texts."""
+    """mlp, conv, wide-resnet, resnet, efficientnet-lite0 to 2, tcdcn, or encoder for texts."""
     width: int = 32
     """Hidden units (mlp), first channels (conv) or widening factor (wide-resnet, resnet); not used
-    by tcdcn and encoder."""
+    by efficientnet-lite, tcdcn and encoder."""
     depth: int = 2
     """Hidden layers (mlp), stages (conv) or total layers, 6n + 4 (wide-resnet) or 6n + 2 (resnet);
     not used by tcdcn and encoder."""

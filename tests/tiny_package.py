@@ -3,17 +3,20 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from l2i.models import efficientnet, frozen_encoder, pretrained
+from l2i.fit import pipeline
+from l2i.models import MODELS, efficientnet, frozen_encoder, pretrained
 from l2i.models.base import ModelConfig
 from l2i.models.efficientnet import BN_MOMENTUM, Stage, Variant, build_efficientnet
 from l2i.models.frozen_encoder import load_frozen_encoder
 from l2i.models.pretrained import Package
 
+build_tiny = partial(build_efficientnet, name="efficientnet-tiny")
 NAME, MODULE, FILE = "efficientnet-tiny", "efficientnet_tiny_pytorch_model", "models/tiny.pth"
 SIDE = 32
 
@@ -33,7 +36,9 @@ def tiny_package(folder: Path) -> Iterator[Path]:
         torch.save({f"_layer{i}": t for i, t in enumerate(network.state_dict().values())}, path)
         package = Package(MODULE, FILE, hashlib.sha256(path.read_bytes()).hexdigest())
         patch.setitem(pretrained.PACKAGES, NAME, package)
-        patch.setattr(frozen_encoder, "DEFAULT_ENCODER", NAME)
+        for module in (frozen_encoder, pipeline):
+            patch.setattr(module, "DEFAULT_ENCODER", NAME)
+        patch.setitem(MODELS, NAME, "tiny_package:build_tiny")
         patch.syspath_prepend(str(folder))
         load_frozen_encoder.cache_clear()
         yield path

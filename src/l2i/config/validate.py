@@ -10,6 +10,7 @@ from typing import Any
 
 from l2i.config import L2I, Run, from_json, to_json
 from l2i.errors import InputError
+from l2i.models.base import PRETRAINED
 
 MAX_COUNT = 10**9
 SPLIT_SIZES = ("data.num_labeled", "data.num_validation", "data.num_test")
@@ -54,6 +55,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 NORMALIZED_FIELDS = ("preserve_step_norm",)  # of L2I, for normalized updates only
 ENCODER_FIELDS = ("weights", "freeze", "encoder_dropout")  # of a model, for texts only
+PACKAGED_PREFIX = "efficientnet-"  # of networks whose weights are in packages
 MIN_XI_BF16 = 0.5  # VAT's smallest step that survives the rounding of images to bf16
 COUNT_FIELDS = (*SPLIT_SIZES, "method.rampup", "optim.milestones", "optim.warmup")  # or fractions
 
@@ -97,7 +99,9 @@ def _find_run_problems(run: Run) -> Iterator[str]:
         yield "optim.schedule='step' needs optim.milestones, the steps at which to lower the rate"
     if optim.nesterov and optim.name != "sgd":
         yield "optim.nesterov needs optim.name='sgd'; leave it out"
-    for name in _list_changed_fields(model, ENCODER_FIELDS) if model.name != "encoder" else ():
+    is_packaged = model.name.startswith(PACKAGED_PREFIX) and model.weights in (None, PRETRAINED)
+    fields = ENCODER_FIELDS[1:] if is_packaged else ENCODER_FIELDS
+    for name in _list_changed_fields(model, fields) if model.name != "encoder" else ():
         yield f"model.{name} needs model.name='encoder', not '{model.name}'; leave it out"
 
 

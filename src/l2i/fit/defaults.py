@@ -15,7 +15,7 @@ from l2i.fit.artifact import Choice
 from l2i.fit.formatting import pluralize
 from l2i.methods import METHODS
 from l2i.methods.base import Method
-from l2i.models.base import ModelConfig
+from l2i.models.base import PRETRAINED, ModelConfig
 from l2i.recipes.table import TABULAR_RHO
 from l2i.registry import load_registered
 
@@ -27,6 +27,7 @@ MIN_CONV_SIDE, MIN_TCDCN_SIDE = 4, 44  # pixels per side that convolutions and T
 NUM_EVALS, NUM_CPU_TEXT_EVALS, NUM_SAVES = 20, 5, 4  # per run
 SET_BY_USER = "set by you"  # the reason for a setting that the user changed
 GPU_TEXT_STEPS, CPU_TEXT_STEPS = 3000, 300
+GPU_TUNING_STEPS, CPU_TUNING_STEPS = 3000, 200  # of a pretrained encoder of images
 TEXT_RHO = 0.03  # with the default 0.3 the few labels were memorised and the rest forgotten
 TABLE_CONSISTENCY_WEIGHT = 30.0  # of mean teacher's consistency, for classes of a table
 REGRESSION_WEIGHT = 1.0  # of any consistency term, for regression
@@ -61,10 +62,16 @@ class Facts:
     is_text: bool = False
     """Whether samples are texts for the pretrained encoder named by `weights`."""
     weights: str | None = None
+    """The pretrained encoder of texts, or the one of images that is fine-tuned."""
 
     @property
     def is_image(self) -> bool:
         return len(self.shape) == 3
+
+    @property
+    def is_tuned(self) -> bool:
+        """Return whether a pretrained encoder of images is fine-tuned."""
+        return self.is_image and self.weights is not None
 
     @property
     def side(self) -> int:
@@ -139,7 +146,10 @@ def _choose_sample_run(facts: Facts) -> tuple[Run, dict[str, str]]:
     epoch_steps = UNLABELED_EPOCHS * facts.unlabeled // MAX_BATCH_SIZE
     steps = min(max(epoch_steps, min_steps), MAX_STEPS_FACTOR * min_steps)
     why_steps = "enough for a small dataset"
-    if facts.unlabeled:
+    if facts.is_tuned:
+        steps = GPU_TUNING_STEPS if facts.has_gpu else CPU_TUNING_STEPS
+        why_steps = f"{GPU_TUNING_STEPS:,} on a GPU, {CPU_TUNING_STEPS} on a CPU, which is slow"
+    elif facts.unlabeled:
         num_epochs = steps * MAX_BATCH_SIZE / facts.unlabeled
         why_steps = f"about {num_epochs:.0f} epochs over {facts.unlabeled:,} unlabelled rows"
     run = Run(
@@ -189,6 +199,9 @@ def _choose_text_run(facts: Facts) -> tuple[Run, dict[str, str]]:
 
 def _choose_network(facts: Facts) -> tuple[ModelConfig, str]:
     """Choose a network that suits the samples and the machine."""
+    if facts.is_tuned:
+        network = ModelConfig(name=facts.weights or "", weights=PRETRAINED)
+        return network, "the pretrained encoder, fine-tuned end to end"
     if facts.side < MIN_CONV_SIDE:
         network = ModelConfig(name="mlp", width=128, depth=2)
         return network, "images too small for convolutions" if facts.is_image else "tabular data"
@@ -218,6 +231,8 @@ def _choose_views(facts: Facts) -> tuple[Augment, Augment]:
 
 def _choose_optimizer(facts: Facts) -> Optim:
     """Choose rates that do well in few steps."""
+    if facts.is_tuned:
+        return Optim(lr=5e-4, schedule="cosine", warmup=0.1, layer_decay=0.9, ema_decay=0.99)
     if facts.suits_tcdcn:
         decay: dict[str, Any] = {"weight_decay": 0.0005, "weight_decay_mode": "l2"}
         return Optim(name="sgd", lr=0.03, schedule="cosine", ema_decay=0.99, **decay)
@@ -269,6 +284,8 @@ def describe_run(run: Run) -> dict[str, str]:
 
 
 def _describe_network(network: ModelConfig) -> str:
+    if network.weights == PRETRAINED:
+        return f"{network.name}, pretrained"
     if network.name != "encoder":
         return f"{network.name}, width {network.width}, depth {network.depth}"
     frozen = {

@@ -108,7 +108,8 @@ def _build_network(folder: Path, fitted: FitArtifact, model: ModelConfig) -> nn.
         model = replace(model, weights=find_saved_encoder(folder))
         return build_empty_encoder(count_outputs(fitted), model)
     build = load_registered("model", MODELS, model.name)
-    network: nn.Module = build(fitted.shape, count_outputs(fitted), model)
+    own = replace(model, weights=None)  # those of the checkpoint are loaded
+    network: nn.Module = build(fitted.shape, count_outputs(fitted), own)
     return network
 
 

@@ -81,6 +81,9 @@ class FitOptions(ReadOptions):
     """Semi-supervised method ('l2i list' shows them); 'auto' chooses one for the data."""
     baselines: bool = True
     """Also train a supervised baseline and the method without L2I, on the same split."""
+    fine_tune: bool = False
+    """Train the encoder of images, from its pretrained weights, on pixels; on a GPU. Only for
+    efficientnet-lite0 to 2."""
     candidates: tuple[str, ...] = ()
     """Models to compare on a table, or on features of images, by default all that suit: majority,
     mean, logistic-regression, logistic-regression-strong, logistic-regression-weak, ridge,
@@ -106,6 +109,7 @@ def ask_for_networks(options: FitOptions, run_fields: Collection[str]) -> bool:
     `run_fields` are the fields of a run, or its sections, that the user sets.
     """
     has_own_split = options.validation is not None or not options.baselines
+    has_own_split |= options.fine_tune
     return has_own_split or options.method != "auto" or bool({*run_fields} - COMMON_FIELDS)
 
 

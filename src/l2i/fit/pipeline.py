@@ -38,11 +38,13 @@ from l2i.fit.artifact import (
 from l2i.fit.candidates import TrainedCandidate, assemble_fit, make_snapshot_writer, make_title
 from l2i.fit.options import FitOptions, RunFlags, ask_for_networks
 from l2i.fit.preprocess import INFER_LENGTH, save_encoder
+from l2i.fit.readers.delimited import TABLE_SUFFIXES
 from l2i.fit.readers.images import EncoderChoice
 from l2i.fit.readers.source import Source, read_source
 from l2i.fit.split import PreparedData, prepare_data
 from l2i.fit.tables import check_table_options, fit_table
-from l2i.models.frozen_encoder import find_default_encoder
+from l2i.models.frozen_encoder import DEFAULT_ENCODER, find_default_encoder
+from l2i.models.pretrained import PACKAGES, check_weights
 from l2i.training.checkpoint import translate_disk_full
 from l2i.training.loading import load_trainer
 from l2i.training.run import train
@@ -52,6 +54,7 @@ from l2i.training.trainer import Trainer
 
 MAX_PROBE_SAMPLES = 500  # test rows on which the outer update is measured, at most
 NO_ENCODER = "none"
+TUNED_SIDE = 96  # pixels of images that an encoder is fine-tuned on
 Identity = dict[str, Any]
 
 
@@ -74,7 +77,10 @@ def fit(
     check_not_in_run(folder)
     wants_networks = ask_for_networks(options, run_fields)
     encoder = choose_image_encoder(options, wants_networks=wants_networks)
-    source = read_source(path, options, notify, encoder)
+    is_table_file = Path(path).suffix.lower() in TABLE_SUFFIXES and options.image is None
+    if options.fine_tune and is_table_file:
+        raise InputError("--fine-tune applies only to images, not to this data; remove it")
+    source = read_source(path, make_read_options(options), notify, encoder)
     default_run = _make_preliminary_run(source, options)
     override = make_override(default_run)
     preliminary = override(default_run)
@@ -125,12 +131,32 @@ def choose_image_encoder(options: FitOptions, *, wants_networks: bool) -> Encode
 
     Settings of networks ask for networks; images are then no features.
     """
-    if options.encoder == NO_ENCODER or (wants_networks and options.encoder is None):
+    if options.fine_tune:
+        _check_tunable(options)
+    is_scratch = options.encoder == NO_ENCODER or (wants_networks and options.encoder is None)
+    if is_scratch or options.fine_tune:
         return None
     if options.encoder is not None:
         return EncoderChoice(options.encoder, is_default=False)
     name = find_default_encoder()
     return None if name is None else EncoderChoice(name, is_default=True)
+
+
+def _check_tunable(options: FitOptions) -> None:
+    """Check that the encoder can be trained, and that its weights are there."""
+    name = options.encoder or DEFAULT_ENCODER
+    if name not in PACKAGES:
+        raise InputError(f"--fine-tune takes {', '.join(PACKAGES)}, not {name}; remove it")
+    if options.grey != "auto":
+        raise InputError("--fine-tune reads images in colour; remove --grey")
+    check_weights(name)
+
+
+def make_read_options(options: FitOptions) -> FitOptions:
+    """Return how to read the data: images to fine-tune with in colour, and larger."""
+    if not options.fine_tune:
+        return options
+    return dataclasses.replace(options, size=options.size or TUNED_SIDE, grey="no")
 
 
 def suggest_encoder(source: Source, options: FitOptions, wants_networks: bool) -> list[str]:
@@ -157,7 +183,12 @@ def _make_preliminary_run(source: Source, options: FitOptions) -> Run:
 
 
 def _make_facts(
-    source: Source, shape: tuple[int, ...], labeled: int, unlabeled: int, has_gpu: bool = False
+    source: Source,
+    shape: tuple[int, ...],
+    labeled: int,
+    unlabeled: int,
+    has_gpu: bool = False,
+    tuned: str | None = None,
 ) -> defaults.Facts:
     return defaults.Facts(
         shape=shape,
@@ -167,7 +198,7 @@ def _make_facts(
         has_points=source.points,
         has_gpu=has_gpu,
         is_text=source.encoder is not None,
-        weights=source.encoder,
+        weights=source.encoder or tuned,
     )
 
 
@@ -183,7 +214,8 @@ def plan_run(
     splits, shape = data.splits, tuple(data.x.shape[1:])
     num_labeled, num_unlabeled = len(splits.labeled.x), len(splits.unlabeled.x)
     has_gpu = pick_device(preliminary.device).type == "cuda"
-    facts = _make_facts(data.source, shape, num_labeled, num_unlabeled, has_gpu)
+    tuned = (options.encoder or DEFAULT_ENCODER) if options.fine_tune else None
+    facts = _make_facts(data.source, shape, num_labeled, num_unlabeled, has_gpu, tuned)
     default_run, reasons = defaults.choose_run(facts, method=options.method)
     default_run = replace(default_run, probe_samples=min(MAX_PROBE_SAMPLES, len(splits.test.x)))
     steps, num_evals = override(default_run).steps, defaults.choose_num_evals(facts)

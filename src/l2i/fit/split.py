@@ -32,6 +32,7 @@ from l2i.fit.preprocess import (
 from l2i.fit.projection import Projection, fit_projection
 from l2i.fit.readers.columns import find_blank
 from l2i.fit.readers.source import Source
+from l2i.models.frozen_encoder import GREY_MEAN, GREY_STD
 from l2i.quantity import CountOrFraction, resolve_count
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ def prepare_data(
         return data._replace(projection=projection)
     if isinstance(source.inputs, np.ndarray):
         images = ImagePreprocessor.fit(source.inputs[is_train])
+        if options.fine_tune:  # as the encoder's images were standardised
+            mean, std = (GREY_MEAN,) * 3, (GREY_STD,) * 3
+            images = dataclasses.replace(images, mean=mean, std=std)
         x = torch.from_numpy(images.to_grey_levels(source.inputs))
         return assemble_data(source, images, split_names, x, run)
     source = _drop_blank_columns(source, is_train)

@@ -22,11 +22,15 @@ class ModelConfig:
     """Dropout before the head."""
     weights: str | None = None
     """encoder: a folder with weights and tokenizer in Hugging Face format, or a name on the Hub;
-    'random' for an untrained BERT of this width and depth."""
+    'random' for an untrained BERT of this width and depth. efficientnet-lite0 to 2: 'pretrained'
+    for those of its package."""
     freeze: Literal["none", "embeddings", "encoder"] = "none"
     """encoder: parameters to freeze: none, the word embeddings, or all but the head."""
     encoder_dropout: float | None = None
     """encoder: dropout inside the encoder; by default that of its configuration."""
+
+
+PRETRAINED = "pretrained"  # as weights: those of the network's package
 
 
 class Classifier(nn.Module):

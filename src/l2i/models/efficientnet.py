@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from l2i.errors import InputError
-from l2i.models.base import Classifier, ModelConfig
+from l2i.models.base import PRETRAINED, Classifier, ModelConfig
+from l2i.models.pretrained import load_encoder_weights
 
 STEM_CHANNELS, NUM_FEATURES = 32, 1280  # of every variant: they do not scale
 MIN_SIDE = 32  # pixels: the network halves them five times
@@ -115,11 +116,16 @@ def build_efficientnet(
             layers.append(InvertedResidual(channels, stage, out_channels, stride))
             channels = out_channels
     layers += [_make_layer(channels, NUM_FEATURES), nn.ReLU6()]
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(network.dropout)]
-    model = Classifier(nn.Sequential(*layers), NUM_FEATURES, outputs)
+    encoder = nn.Sequential()  # numbered layers, by which learning rates decay
+    encoder.add_module("layers", nn.Sequential(*layers))
+    encoder.add_module("pool", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    encoder.add_module("dropout", nn.Dropout(network.dropout))
+    model = Classifier(encoder, NUM_FEATURES, outputs)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    if network.weights == PRETRAINED and not model.head.weight.is_meta:
+        load_encoder_weights(name, model.encoder)
     return model
 
 

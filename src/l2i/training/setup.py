@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -163,7 +164,10 @@ def build_model(
     """
     network = load_registered("model", MODELS, run.model.name)
     shape = compute_input_shape(run, splits)
-    make: Callable[[], nn.Module] = partial(network, shape, task.num_outputs, run.model)
+    config = run.model
+    if expected_state is not None and config.name != "encoder":
+        config = dataclasses.replace(config, weights=None)  # those of the state are loaded
+    make: Callable[[], nn.Module] = partial(network, shape, task.num_outputs, config)
     if expected_state is not None and run.model.name != "encoder":
         check_shapes(make, select_prefix(expected_state, "model"))
     with torch.random.fork_rng(devices=[]):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from l2i.fit import pipeline
+from l2i.fit import image_encoder, pipeline
 from l2i.models import MODELS, efficientnet, frozen_encoder, pretrained
 from l2i.models.base import ModelConfig
 from l2i.models.efficientnet import BN_MOMENTUM, Stage, Variant, build_efficientnet
@@ -36,7 +36,7 @@ def tiny_package(folder: Path) -> Iterator[Path]:
         torch.save({f"_layer{i}": t for i, t in enumerate(network.state_dict().values())}, path)
         package = Package(MODULE, FILE, hashlib.sha256(path.read_bytes()).hexdigest())
         patch.setitem(pretrained.PACKAGES, NAME, package)
-        for module in (frozen_encoder, pipeline):
+        for module in (frozen_encoder, image_encoder, pipeline):
             patch.setattr(module, "DEFAULT_ENCODER", NAME)
         patch.setitem(MODELS, NAME, "tiny_package:build_tiny")
         patch.syspath_prepend(str(folder))

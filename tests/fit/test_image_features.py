@@ -15,8 +15,8 @@ from fits import onnx_answers, probabilities, refused, works
 from PIL import Image
 
 from l2i.fit.artifact import read_fit, write_meta
+from l2i.fit.image_encoder import suggest_encoder
 from l2i.fit.options import FitOptions
-from l2i.fit.pipeline import suggest_encoder
 from l2i.fit.readers.source import read_source
 from tiny_package import NAME, SIDE, tiny_package
 

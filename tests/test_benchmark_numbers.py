@@ -282,6 +282,10 @@ def derive_cifar_claims() -> Iterator[str]:
     (zero,), (shuffled,) = read_gain("l2i-paper-250-zero"), read_gain("l2i-250-shuffled")
     yield f"which learns nothing at all, is {spell(-zero)} points better (one seed)"
     yield f"L2I is {spell(shuffled)} points worse than without L2I (one seed)"
+    released = page.parent / "unfinished/cifar10/mean-teacher-l2i-paper-250-exact-short-seed0.jsonl"
+    curve = extract_curve(parse_metrics(released.read_bytes()), "test")
+    behind = curve[26_624] - read_test_curve(page, "mean-teacher-250-short-seed0")[26_624]
+    yield f"{spell(behind)} points worse after 26,624 steps (one seed, stopped before its end)"
     better, worse = read_gain("l2i-250")
     assert -0.75 < better < -0.25
     yield f"half a point better with one seed, {spell(worse)} points worse with the other"

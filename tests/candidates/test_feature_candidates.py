@@ -9,9 +9,10 @@ from scipy.special import softmax
 from sklearn.linear_model import RidgeClassifierCV
 
 from l2i.candidates.base import Candidate, Level, TableRows, predict
-from l2i.candidates.catalog import check_names, list_candidates
+from l2i.candidates.catalog import DEFAULTS, check_names, list_candidates
 from l2i.candidates.features import Clusters, SoftSelfTraining, fit_least_squares
 from l2i.candidates.models import RIDGE_PENALTIES
+from l2i.candidates.selection import Selection, select_candidate
 from l2i.candidates.storage import build_model, describe_model
 from l2i.config import Run
 from l2i.data.transforms.image import ColumnLayout
@@ -151,3 +152,34 @@ def test_features_have_candidates_of_their_own() -> None:
         check_names(("extra-trees",), "classification", "features")
     with pytest.raises(InputError, match="none of these candidates suits the data: clusters"):
         check_names(("clusters",), "classification", "columns")
+
+
+def select(rows: TableRows, default: tuple[str, ...]) -> Selection:
+    layout = ColumnLayout(torch.arange(WIDTH), torch.ones(WIDTH, dtype=torch.bool), WIDTH)
+    candidates = list_candidates(None, layout, "classification", (), "features")
+    return select_candidate(candidates, rows, 0, default=default)
+
+
+def test_features_are_fitted_by_the_default_average_unless_another_is_clearly_better() -> None:
+    default = DEFAULTS["features"]
+    rows, hidden = make_rows(labeled=8)
+    usual = select(rows, default)
+    assert usual.chosen == default and usual.name == "average"
+    outputs = predict(usual.fit(), rows.unlabeled)
+    assert (outputs.argmax(axis=1) != hidden).mean() < 0.4
+    # labels that nothing but the nearest row tells: islands of two rows
+    rng = np.random.default_rng(0)
+    islands = 6 * rng.normal(size=(60, WIDTH)).repeat(3, axis=0)
+    x = (islands + 0.01 * rng.normal(size=islands.shape)).astype(np.float32)
+    y = rng.integers(0, CLASSES, size=60).repeat(3)
+    ones = np.ones(len(x))
+    odd = TableRows(x=x, y=y, weight=ones, unlabeled=x, unlabeled_weight=ones, num_classes=CLASSES)
+    chosen = select(odd, default)
+    assert len(chosen.chosen) == 1 and chosen.chosen[0] not in default
+    losses = {name: score.loss for name, score in chosen.scores.items()}
+    assert chosen.chosen[0] == min(losses, key=lambda name: losses[name])
+
+
+def test_a_default_that_was_not_tried_decides_nothing() -> None:
+    rows, _ = make_rows(labeled=8)
+    assert select(rows, ("logistic-regression", "unknown")).chosen == select(rows, ()).chosen

@@ -110,8 +110,7 @@ MODELS: tuple[Candidate, ...] = (
     Spreading(),
     Imputing(),
 )
-FEATURE_MODELS: tuple[Candidate, ...] = (  # besides some of those of a table, or in their place
-    SelfTraining(base=LOGISTIC, max_taught_rows=2000),
+FEATURE_MODELS: tuple[Candidate, ...] = (  # besides some of those of a table
     Model(name="least-squares", title="least squares", fit_rows=fit_least_squares, tasks=CLASSES),
     Clusters(),
     SoftSelfTraining(name="soft-self-training", title="self-trained least squares", penalty=30.0),
@@ -125,12 +124,15 @@ NAMES_FOR_FEATURES = {
     "classification": (
         *("majority", "logistic-regression", "logistic-regression-strong"),
         *("logistic-regression-weak", "least-squares", "nearest-neighbors", "clusters"),
-        *("soft-self-training", "soft-self-training-strong", "self-training"),
-        *("label-spreading", "imputing"),
+        *("soft-self-training", "soft-self-training-strong", "label-spreading", "imputing"),
     ),
     "regression": ("mean", "ridge", "nearest-neighbors", "gaussian-process", "imputing"),
 }
 Inputs = Literal["columns", "features"]
+DEFAULTS: dict[Inputs, tuple[str, ...]] = {  # averaged unless another candidate is clearly better
+    "columns": (),
+    "features": ("logistic-regression", "soft-self-training"),
+}
 CANDIDATE_NAMES = tuple(
     dict.fromkeys([c.name for c in (*MODELS, *FEATURE_MODELS)] + [*NETWORK_NAMES, SWAPS])
 )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from l2i.candidates.base import Floats, Level, Progress, TableRows, standardize
 from l2i.candidates.calibration import fit_temperature
-from l2i.candidates.catalog import NETWORK_NAMES, Inputs, list_candidates
+from l2i.candidates.catalog import DEFAULTS, NETWORK_NAMES, Inputs, list_candidates
 from l2i.candidates.cross_validation import predict_unlabeled
 from l2i.candidates.network import Network
 from l2i.candidates.selection import Record, Selection, select_candidate
@@ -81,7 +81,13 @@ def choose_for_table(
     assert splits.columns is not None
     candidates = list_candidates(run, splits.columns, task, names, inputs)
     selection = select_candidate(
-        candidates, rows, run.seed, minutes=minutes, notify=notify, record=record
+        candidates,
+        rows,
+        run.seed,
+        minutes=minutes,
+        notify=notify,
+        record=record,
+        default=DEFAULTS[inputs],
     )
     if not selection.chosen:
         if names and not set(names) <= set(NETWORK_NAMES):

@@ -21,6 +21,7 @@ from l2i.candidates.semi_supervised import Imputing
 from l2i.errors import DamagedFile, InputError, NonFiniteCost
 
 NUM_AVERAGED = 3
+DEFAULT_ERRORS = 2.0  # standard errors by which another candidate must be better than a default
 NOT_IN_TIME = "it would take longer than the time left"
 AVERAGE_NAME = "average"
 CONSTANTS = ("majority", "mean")  # which ignore the inputs: never averaged with others
@@ -37,6 +38,8 @@ class Selection:
     skipped: tuple[Skipped, ...]
     chosen: tuple[str, ...]
     seed: int = field(default=0)
+    default: tuple[str, ...] = ()
+    """Candidates whose average is chosen unless another one is clearly better."""
 
     @property
     def name(self) -> str:
@@ -102,7 +105,7 @@ class Selection:
         outputs = self.outputs.copy()
         for _, test in self.folds[0]:
             others = np.setdiff1d(np.arange(len(outputs)), test)
-            names = choose(self.scores, self.rows, others)
+            names = choose(self.scores, self.rows, others, self.default)
             parts = [self.scores[name].outputs for name in names]
             outputs[test] = _average(self.rows, parts)[0][test]
         return outputs
@@ -180,6 +183,7 @@ def select_candidate(
     notify: Callable[[Progress], None] = lambda progress: None,
     record: Record | None = None,
     clock: Callable[[], float] = time.monotonic,
+    default: tuple[str, ...] = (),
 ) -> Selection:
     """Score the candidates, as many as are begun within `minutes`, and choose among them.
 
@@ -207,9 +211,16 @@ def select_candidate(
         notify(Progress(event, candidate.title, number, len(candidates), seconds))
         if not folds and len(scores) == 2:
             break
-    chosen = choose(scores, rows, np.arange(len(rows.x))) if folds else tuple(scores)[-1:]
+    all_rows = np.arange(len(rows.x))
+    chosen = choose(scores, rows, all_rows, default) if folds else tuple(scores)[-1:]
     return Selection(
-        rows=rows, folds=folds, scores=scores, skipped=tuple(skipped), chosen=chosen, seed=seed
+        rows=rows,
+        folds=folds,
+        scores=scores,
+        skipped=tuple(skipped),
+        chosen=chosen,
+        seed=seed,
+        default=default,
     )
 
 
@@ -276,7 +287,36 @@ def _find_reason_to_skip(
     return "no time was left" if seconds > 60 * minutes else NOT_IN_TIME
 
 
-def choose(scores: dict[str, Score], rows: TableRows, subset: NDArray[np.intp]) -> tuple[str, ...]:
+def choose(
+    scores: dict[str, Score],
+    rows: TableRows,
+    subset: NDArray[np.intp],
+    default: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """Return the names to average, by the losses of a subset of rows.
+
+    It is the `default`, if all of them were scored, unless another one is clearly better.
+    """
+    if not default or not all(name in scores for name in default):
+        return _choose_plainest(scores, rows, subset)
+    weight = rows.weight[subset]
+    groups = None if rows.groups is None else rows.groups[subset]
+    best = min(scores, key=lambda name: np.average(scores[name].losses[subset], weights=weight))
+    ours = scores[best].losses[subset]
+    theirs = _compute_average_losses(rows, [scores[name] for name in default])[subset]
+    is_better = _is_clearly_lower(ours, theirs, weight, groups, num_errors=DEFAULT_ERRORS)
+    return (best,) if is_better else default
+
+
+def _compute_average_losses(rows: TableRows, scores: list[Score]) -> Floats:
+    """Return the losses [N] of the average of candidates, the mean over repeats."""
+    averaged = _average(rows, [score.outputs for score in scores])
+    return np.asarray(np.mean([compute_losses(rows, values) for values in averaged], axis=0))
+
+
+def _choose_plainest(
+    scores: dict[str, Score], rows: TableRows, subset: NDArray[np.intp]
+) -> tuple[str, ...]:
     """Return the names to average, by the losses of a subset of rows; usually one name.
 
     It is the best of the labels alone, or the mean of the best three if that is better. One that
@@ -305,17 +345,20 @@ def choose(scores: dict[str, Score], rows: TableRows, subset: NDArray[np.intp]) 
         informed = [name for name in ranked if name not in CONSTANTS]
         if len(informed) >= NUM_AVERAGED and chosen == (ranked[0],):
             members = tuple(informed[:NUM_AVERAGED])
-            averaged = _average(rows, [scores[name].outputs for name in members])
-            mean_losses = np.mean([compute_losses(rows, values) for values in averaged], axis=0)
+            mean_losses = _compute_average_losses(rows, [scores[name] for name in members])
             if mean_loss(mean_losses) < mean_loss(losses):
                 chosen, losses = members, mean_losses
     return chosen
 
 
 def _is_clearly_lower(
-    ours: Floats, theirs: Floats, weight: Floats, groups: NDArray[Any] | None
+    ours: Floats,
+    theirs: Floats,
+    weight: Floats,
+    groups: NDArray[Any] | None,
+    num_errors: float = 1.0,
 ) -> bool:
-    """Return whether the mean is lower by more than one standard error, paired by row or group."""
+    """Return whether the mean is lower by some standard errors, paired by row or group."""
     gaps = theirs - ours
     gap = float(np.average(gaps, weights=weight))
     spread = (gaps - gap) * weight / weight.sum()
@@ -324,7 +367,8 @@ def _is_clearly_lower(
     count = len(spread)
     if count < 2:
         return False
-    return gap > ROUNDING_SLACK * float(np.sqrt(np.square(spread).sum() * count / (count - 1)))
+    error = float(np.sqrt(np.square(spread).sum() * count / (count - 1)))
+    return gap > ROUNDING_SLACK * num_errors * error
 
 
 def _average(rows: TableRows, outputs: list[Floats]) -> Floats:

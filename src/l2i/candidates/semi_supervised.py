@@ -18,6 +18,7 @@ from l2i.candidates.predictors import NeighborPredictor
 
 CONFIDENCE = 0.75  # at which self-training takes a label
 MAX_ROUNDS = 10
+MAX_TAUGHT_ROWS = 10_000  # unlabelled rows that self-training looks at
 NO_UNLABELED = "no row is unlabelled"
 SPREADING_NEIGHBORS = 7
 MAX_SPREADING_ROWS = 10_000
@@ -31,8 +32,6 @@ class SelfTraining(Candidate):
 
     base: Candidate
     name: str = "self-training"
-    max_taught_rows: int = 10_000
-    """Unlabelled rows that it looks at."""
 
     @property
     def level(self) -> Level:
@@ -49,13 +48,13 @@ class SelfTraining(Candidate):
         """Count one more fit to the labels, and one to half of the unlabelled rows too."""
         if self.base.name not in scores:
             return 0.0
-        more = min(len(rows.unlabeled), self.max_taught_rows) / (2 * len(rows.x))
+        more = min(len(rows.unlabeled), MAX_TAUGHT_ROWS) / (2 * len(rows.x))
         return scores[self.base.name].seconds * (2 + more)
 
     def fit(self, rows: TableRows, seed: int) -> nn.Module:
-        if len(rows.unlabeled) > self.max_taught_rows:
+        if len(rows.unlabeled) > MAX_TAUGHT_ROWS:
             draw = np.random.default_rng(seed)
-            chosen = draw.choice(len(rows.unlabeled), self.max_taught_rows, replace=False)
+            chosen = draw.choice(len(rows.unlabeled), MAX_TAUGHT_ROWS, replace=False)
             rows = rows.take_unlabeled(np.sort(chosen))
         model = self.base.fit(rows, seed)
         is_taken = np.zeros(len(rows.unlabeled), dtype=bool)

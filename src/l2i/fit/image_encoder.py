@@ -55,7 +55,7 @@ def make_read_options(path: str, options: FitOptions) -> FitOptions:
 
 
 def suggest_encoder(source: Source, options: FitOptions, wants_networks: bool) -> list[str]:
-    """Say why networks of images are trained from scratch, if the user has not asked for it."""
+    """Say why networks of images are trained from scratch, unless the user wants that."""
     are_pixels = isinstance(source.inputs, np.ndarray) and not source.has_features
     if not are_pixels or wants_networks or options.encoder is not None:
         return []

@@ -54,7 +54,7 @@ def find_weights(name: str) -> Path | None:
 
 
 def check_weights(name: str) -> None:
-    """Raise an InputError that says how to get the weights of a network, if they are not there."""
+    """Raise an InputError that says how to get the weights of a network, if they are missing."""
     if find_weights(name) is None:
         is_default = name == next(iter(PACKAGES))
         extra = "'l2i[images]'" if is_default else PACKAGES[name].module

@@ -92,6 +92,14 @@ def build_tiny_named() -> torch.nn.Module:
     return build_lite0((3, SIDE, SIDE), 2, ModelConfig())
 
 
+def test_arrays_of_images_are_fine_tuned_too(tuned: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (40, SIDE, SIDE, 3), dtype=np.uint8)
+    np.savez(tuned / "a.npz", x=x, y=np.where(np.arange(40) < 20, np.arange(40) % 2, -1))
+    options = ("--fine-tune", "--size", str(SIDE), "--device", "cpu", "--threads", "1")
+    works("fit", "a.npz", *options, "--steps", "2", "--no-baselines", cwd=tuned)
+
+
 def test_wrong_settings_are_one_line(tuned: Path, tmp_path: Path) -> None:
     message = "--fine-tune takes efficientnet-lite0, efficientnet-lite1, efficientnet-lite2"
     assert message in refused(*TUNE, "--encoder", "bert", "--out", "o", cwd=tuned)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from PIL import Image
 from l2i.fit.artifact import read_fit, write_meta
 from l2i.fit.image_encoder import suggest_encoder
 from l2i.fit.options import FitOptions
+from l2i.fit.readers.images import EncoderChoice
 from l2i.fit.readers.source import read_source
 from tiny_package import NAME, SIDE, tiny_package
 
@@ -242,6 +245,37 @@ def test_a_fit_that_was_tampered_with_is_refused(
     assert message in refused("predict", "fit", "new", cwd=tmp_path, code=code)
 
 
+def test_what_a_tampered_fit_says_of_sizes_spoils_no_cached_features(
+    fitted: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(fitted / "runs/photos", tmp_path / "odd")
+    content = json.loads((tmp_path / "odd/fit.json").read_text(encoding="utf-8"))
+    content["source"] |= {"side": 8, "channels": 1}
+    write_meta(tmp_path / "odd", content)
+    draw_photo(np.random.default_rng(99), 1).save(tmp_path / "unseen.png")
+    first, then = (
+        works("predict", fit, "unseen.png", cwd=tmp_path).out
+        for fit in ("odd", str(fitted / "runs/photos"))
+    )
+    assert first == then
+
+
+def test_features_are_not_kept_by_what_reads_previews(fitted: Path) -> None:
+    choice = EncoderChoice(NAME, is_default=True)
+    source = read_source(str(fitted / "photos"), FitOptions(), encoder=choice)
+    alive = weakref.ref(source.inputs)
+    source = replace(source, inputs=np.zeros((len(source.ids), 1)))
+    assert alive() is None and source.make_preview(0).png_base64
+
+
+@pytest.mark.usefixtures("encoder")
+def test_copies_among_the_labelled_photos_are_noted(tmp_path: Path) -> None:
+    write_photos(tmp_path, unlabeled=4)
+    shutil.copy(tmp_path / "photos/blue/0.png", tmp_path / "photos/blue/copy.png")
+    said = works("fit", "photos", *CHEAP, cwd=tmp_path)
+    assert "1 labelled image is a copy of another, so errors may be larger than" in said.err
+
+
 def test_a_damaged_projection_is_refused(fitted: Path, tmp_path: Path) -> None:
     shutil.copytree(fitted / "runs/photos", tmp_path / "fit")
     projection = tmp_path / "fit/projection.safetensors"
@@ -258,7 +292,9 @@ def test_why_networks_are_trained_from_scratch_is_said(
     write_photos(tmp_path, labeled=2, unlabeled=2)
     options, none = FitOptions(), FitOptions(encoder="none")
     source = read_source(str(tmp_path / "photos"), options)
-    assert "takes images of 1 or 3 channels" in suggest_encoder(source, options, False)[0]
+    assert (
+        "the encoder takes images of 1 or 3 channels" in suggest_encoder(source, options, False)[0]
+    )
     assert suggest_encoder(source, options, True) == suggest_encoder(source, none, False) == []
     monkeypatch.setattr("l2i.models.pretrained.find_spec", lambda name: None)
     (line,) = suggest_encoder(source, options, False)

@@ -91,6 +91,37 @@ def test_images_have_the_size_that_the_weights_ask_for(
     assert load_frozen_encoder(str(tmp_path / "body")).side == side
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rescale_factor": None},
+        {"rescale_factor": 0},
+        {"image_mean": None},
+        {"image_std": [0, 0, 0]},
+        {"image_std": ["a", 1, 1]},
+    ],
+    ids=str,
+)
+def test_damaged_settings_of_images_are_one_line(
+    settings: dict[str, object], tmp_path: Path
+) -> None:
+    save(tmp_path / "body", "resnet", size=SIDE, **settings)
+    with pytest.raises(InputError, match=r"preprocessor_config.json of .* is damaged"):
+        load_frozen_encoder(str(tmp_path / "body"))
+
+
+def test_images_are_standardised_as_the_settings_say(tmp_path: Path) -> None:
+    save(tmp_path / "plain", "resnet", size=SIDE, do_normalize=False)
+    encoder = load_frozen_encoder(str(tmp_path / "plain"))
+    assert encoder.mean == (0.0,) * 3 and encoder.std == pytest.approx((255.0,) * 3)
+    save(tmp_path / "raw", "resnet", size=SIDE, do_rescale=False, image_mean=[9] * 3)
+    assert load_frozen_encoder(str(tmp_path / "raw")).mean == (9.0,) * 3
+    assert encoder.digest != load_frozen_encoder(str(tmp_path / "raw")).digest
+    save(tmp_path / "bgr", "resnet", size=SIDE, do_flip_channel_order=True)
+    with pytest.raises(InputError, match="takes colours as blue, green, red"):
+        load_frozen_encoder(str(tmp_path / "bgr"))
+
+
 def test_weights_tell_encoders_apart(tmp_path: Path) -> None:
     body = save(tmp_path / "one", "resnet")
     with torch.no_grad():

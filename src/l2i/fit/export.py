@@ -129,7 +129,9 @@ def _make_examples(fitted: FitArtifact, inputs: ExportableInputs, dtype: str) ->
     rng = np.random.default_rng(0)
     if not isinstance(inputs, TablePreprocessor):
         shape = (NUM_EXAMPLE_ROWS, *get_image_shape(fitted, inputs))
-        images = rng.uniform(inputs.low, inputs.high, size=shape).astype(dtype)
+        is_encoded = isinstance(inputs, FeaturePreprocessor)  # which takes grey levels, 0 to 255
+        low, high = (0, 256) if is_encoded else (inputs.low, inputs.high)
+        images = rng.uniform(low, high, size=shape).astype(dtype)
         return _ExampleBatch(images, {"images": images}, {"images": images})
     samples: dict[str, NDArray[Any]] = {}
     for column in inputs.columns:

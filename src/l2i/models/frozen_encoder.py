@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ GREY_MEAN, GREY_STD = 127.0, 128.0  # of pixels, as EfficientNet-Lite was traine
 PROCESSOR_FILE = "preprocessor_config.json"  # how images are prepared, in Hugging Face's format
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MAX_SIDE = 1024  # pixels
+Colour = tuple[float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,14 +127,10 @@ class _VisionFeatures(nn.Module):
 def _load_hugging_face(name: str, side: int) -> FrozenEncoder:
     body = load_vision_body(name).eval().requires_grad_(False)
     settings = _read_processor(name)
-    scale = 1.0 / float(settings.get("rescale_factor", 1 / 255))
-    mean, std = (
-        tuple(float(value) * scale for value in settings.get(key, default))
-        for key, default in (("image_mean", IMAGENET_MEAN), ("image_std", IMAGENET_STD))
-    )
-    if len(mean) != 3 or len(std) != 3:
-        raise InputError(f"{name} does not take images of three colours; use another encoder")
-    digest = hash_strings(hash_arrays(t.float().numpy()) for t in body.state_dict().values())
+    mean, std = _read_normalization(name, settings)
+    state = body.state_dict()
+    tensors = (hash_arrays(tensor.float().numpy()) for tensor in state.values())
+    digest = hash_strings([body.config.to_json_string(), str((mean, std)), *state, *tensors])
     return FrozenEncoder(
         name=name,
         network=_VisionFeatures(body),
@@ -143,12 +141,32 @@ def _load_hugging_face(name: str, side: int) -> FrozenEncoder:
     )
 
 
+def _read_normalization(name: str, settings: dict[str, Any]) -> tuple[Colour, Colour]:
+    """Return the mean and std of grey levels, 0 to 255, by which images are standardised."""
+    if settings.get("do_flip_channel_order"):
+        raise InputError(f"{name} takes colours as blue, green, red; use another encoder")
+    does_normalize = settings.get("do_normalize", True)
+    try:
+        rescales = settings.get("do_rescale", True)
+        scale = 1.0 / float(settings.get("rescale_factor", 1 / 255)) if rescales else 1.0
+        mean = settings.get("image_mean", IMAGENET_MEAN) if does_normalize else (0.0,) * 3
+        std = settings.get("image_std", IMAGENET_STD) if does_normalize else (1.0,) * 3
+        means, stds = ([float(value) * scale for value in values] for values in (mean, std))
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise InputError(f"{PROCESSOR_FILE} of {name} is damaged; download it again") from None
+    if len(means) != 3 or len(stds) != 3:
+        raise InputError(f"{name} does not take images of three colours; use another encoder")
+    if not all(map(math.isfinite, (*means, *stds))) or min(stds) <= 0:
+        raise InputError(f"{PROCESSOR_FILE} of {name} is damaged; download it again")
+    return (means[0], means[1], means[2]), (stds[0], stds[1], stds[2])
+
+
 def _read_processor(name: str) -> dict[str, Any]:
     """Read how images are prepared, from a folder or the hub."""
     path: Path | None = find_file(name, PROCESSOR_FILE)
     try:
         return {} if path is None else dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         raise InputError(f"{path} is damaged; download {name} again") from None
 
 

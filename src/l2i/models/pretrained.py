@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from l2i.errors import DamagedFile, InputError
+from l2i.files.digest import hash_arrays
 from l2i.files.output import get_cache_dir, write_atomic
 from l2i.files.safety import check_regular_file
 
@@ -73,13 +74,19 @@ def load_encoder_weights(name: str, encoder: nn.Module) -> None:
 
 
 def _read_cached(path: Path) -> dict[str, Tensor] | None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return load_file(path) if path.is_file() else None
-    except (OSError, SafetensorError):
-        return None  # converted again
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            is_whole = file.metadata()["checksum"] == _hash_tensors(tensors)
+        return tensors if is_whole else None  # converted again
+    except (OSError, SafetensorError, KeyError, TypeError):
+        return None
+
+
+def _hash_tensors(tensors: dict[str, Tensor]) -> str:
+    return hash_arrays(*(tensors[name].numpy() for name in sorted(tensors)))
 
 
 def _write_cached(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -87,7 +94,7 @@ def _write_cached(path: Path, tensors: dict[str, Tensor]) -> None:
 
     with suppress(OSError):  # a cache that cannot be written only costs time
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, save(tensors))
+        write_atomic(path, save(tensors, {"checksum": _hash_tensors(tensors)}))
 
 
 def _convert(name: str, encoder: nn.Module) -> dict[str, Tensor]:

@@ -35,6 +35,7 @@ from l2i.models.frozen_encoder import FrozenEncoder
 MIN_SIDE = 4
 MAX_THUMBNAIL_SIDE = 96
 MAX_UNREADABLE_SHOWN = 3
+MAX_FILE_BYTES = 2**28  # of an image to encode, whose content is read as a whole
 RowIndices = NDArray[np.int64]  # [N], of the data
 Sizes = NDArray[np.int64]  # [N, 2], widths and heights of the original images
 
@@ -60,6 +61,7 @@ class Images(NamedTuple):
     """Checksums of the images' content, if `pixels` are features [N, F] of an encoder."""
     levels: tuple[float, float] = (0.0, 255.0)
     """Likewise: the values of black and white."""
+    encoder: FrozenEncoder | None = None
 
 
 SpecChooser = Callable[[RowIndices, Sizes, bool], ImageSpec]
@@ -119,7 +121,10 @@ def _encode_all(
 ) -> Encoded:
     def load(row: int, is_known: Callable[[str], bool]) -> Loaded | str:
         try:
-            content = check_regular_file(Path(paths[row])).read_bytes()
+            path = check_regular_file(Path(paths[row]))
+            if path.stat().st_size > MAX_FILE_BYTES:
+                return f"larger than {MAX_FILE_BYTES >> 20} MiB"
+            content = path.read_bytes()
         except (OSError, InputError) as error:
             return _describe_image_error(error)
         digest = hash_content(content)

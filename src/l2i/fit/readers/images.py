@@ -91,7 +91,7 @@ def read_image_files(
             files, choose_encoder_spec, skip_unreadable=skip, progress=progress, encoder=encoder
         )
         notes = (*_describe_encoding(encoded, encoder), *encoded.notes)
-        return encoded._replace(notes=notes)
+        return encoded._replace(notes=notes, encoder=encoder)
 
     def choose_spec(rows: RowIndices, sizes: Sizes, all_grey: bool) -> ImageSpec:
         channels = 1 if options.grey == "yes" or (options.grey == "auto" and all_grey) else 3
@@ -124,7 +124,7 @@ def read_array_images(
         spec = ImageSpec(encoder.side, 3, _targets_are_points(options, targets, sizes))
         levels = (float(pixels.min()), float(pixels.max()))
         images = encode_array_images(pixels, sizes, spec, encoder, levels, progress)
-        return images._replace(notes=tuple(_describe_encoding(images, encoder)))
+        return images._replace(notes=tuple(_describe_encoding(images, encoder)), encoder=encoder)
     spec = _choose_spec(options, targets, sizes, pixels.shape[1])
     notes = _describe_images(sizes, spec, options, targets)
     if x.ndim == 4 and x.shape[1:] != pixels.shape[1:]:

@@ -68,6 +68,8 @@ def read_new(
         features = preprocessor if isinstance(preprocessor, FeaturePreprocessor) else None
         encoder = None if features is None else features.load_encoder()
         spec = ImageSpec(saved["side"], saved["channels"], saved["whole"])
+        if encoder is not None:  # whatever the file says: features are cached by the encoder's size
+            spec = ImageSpec(encoder.side, 3, saved["whole"])
         if saved["layout"] != "arrays":
             return _read_new_images(data_path, path_kind, saved, spec, progress, encoder)
         if path_kind != "npz":

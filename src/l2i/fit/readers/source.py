@@ -45,7 +45,6 @@ from l2i.fit.readers.rows import (
     translate_read_errors,
 )
 from l2i.fit.readers.targets import Targets, TaskKind, read_targets
-from l2i.models.frozen_encoder import load_frozen_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -356,19 +355,21 @@ def _add_features(
     originals: ImageFileList | NDArray[Any],
 ) -> Source:
     """Say how images became features, and how to read them again; refuse contradictory labels."""
-    if images.digests is None or choice is None:
+    encoder, indices = images.encoder, images.indices
+    if images.digests is None or choice is None or encoder is None:
         return source
 
     def load_image(row: int) -> NDArray[Any]:
-        index = int(images.indices[row])
+        index = int(indices[row])
         if isinstance(originals, np.ndarray):
             return np.asarray(originals[index])
         return load_thumbnail(originals.paths[index])
 
     low, high = images.levels
-    encoder = load_frozen_encoder(choice.name, source.options["side"])
+    folder = Path(choice.name).expanduser()
+    name = str(folder.resolve()) if folder.is_dir() else choice.name  # found from anywhere
     features = FeaturePreprocessor(
-        encoder=choice.name, digest=encoder.digest, side=encoder.side, low=low, high=high
+        encoder=name, digest=encoder.digest, side=encoder.side, low=low, high=high
     )
     source = replace(
         source, features=features, digests=tuple(images.digests), load_image=load_image
@@ -377,7 +378,13 @@ def _add_features(
         source.options["dtype"] = str(originals.dtype)
     if source.classes is not None:
         _check_contradictions(source)
-    return source
+    labeled = [d for d, u in zip(images.digests, source.is_unlabeled, strict=True) if not u]
+    num_copies = len(labeled) - len(set(labeled))
+    if not num_copies:
+        return source
+    copies = pluralize(num_copies, "labelled image is a copy", "labelled images are copies")
+    note = f"{copies} of another, so errors may be larger than they seem; remove copies"
+    return replace(source, notes=(*source.notes, note))
 
 
 def _check_contradictions(source: Source) -> None:

@@ -115,6 +115,15 @@ def test_a_class_without_labels_in_a_fold_never_wins(fit) -> None:  # type: igno
     assert set(outputs.argmax(axis=1)) == {0, 2}
 
 
+def test_a_class_without_labels_takes_no_part_in_the_clusters() -> None:
+    rows, _ = make_rows(labeled=4)
+    without = rows.take(np.flatnonzero(rows.y != 1))
+    two = TableRows(**{**without.__dict__, "y": without.y // 2, "num_classes": 2})
+    outputs = predict(Clusters().fit(without, 0), rows.unlabeled)[:, [0, 2]]
+    expected = predict(Clusters().fit(two, 0), rows.unlabeled)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("candidate", [Clusters(), SOFT], ids=lambda c: c.name)
 def test_weights_count_as_repeated_rows(candidate: Candidate) -> None:
     rows, _ = make_rows(labeled=3)

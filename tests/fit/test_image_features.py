@@ -85,6 +85,11 @@ def test_new_photos_are_predicted_and_an_exported_model_agrees(fitted: Path) -> 
     np.testing.assert_allclose(answers["probabilities"], probabilities(frame), atol=1e-4)
 
 
+def test_a_plain_and_a_self_trained_model_are_averaged_by_default(fitted: Path) -> None:
+    selected = read_fit(fitted / "runs/photos")[0].selected
+    assert selected.title == "average of logistic regression and self-trained least squares"
+
+
 def test_the_report_shows_photos(fitted: Path) -> None:
     works("report", "runs/photos", cwd=fitted)
     page = (fitted / "runs/photos/report.html").read_text(encoding="utf-8")

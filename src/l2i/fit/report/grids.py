@@ -37,7 +37,7 @@ def build_grids(fitted: FitArtifact, rows: FitRows, imputations: Imputations) ->
     is_foreign = np.zeros(len(rows.ids), dtype=bool)
     if rows.is_foreign is not None:
         is_foreign = rows.is_foreign & imputations.is_imputed
-    grids: dict[str, list[tuple[float, Tile]]] = {}
+    grids: dict[str, list[Tile]] = {}  # in the order they were saved in: the surest first
     for preview in fitted.grid_previews:
         row, uri = preview.row, to_data_uri(preview.png_base64)
         if not 0 <= row < len(rows.ids) or uri is None:
@@ -46,13 +46,10 @@ def build_grids(fitted: FitArtifact, rows: FitRows, imputations: Imputations) ->
         title = FOREIGN_TITLE if is_foreign[row] else fitted.classes[label]
         shown = f"{confidence:.3f}" if confidence < MIN_ROUNDED_TO_ONE else "> 0.999"
         caption = f"{fitted.classes[label]}?" if is_foreign[row] else shown
-        grids.setdefault(title, []).append((-confidence, Tile(rows.ids[row], uri, caption)))
+        grids.setdefault(title, []).append(Tile(rows.ids[row], uri, caption))
     counts = {
         name: int((imputations.is_imputed & ~is_foreign & (imputations.labels == k)).sum())
         for k, name in enumerate(fitted.classes)
     }
     counts[FOREIGN_TITLE] = int(is_foreign.sum())
-    return [
-        Grid(title, counts[title], [tile for _, tile in sorted(tiles, key=lambda t: t[0])])
-        for title, tiles in grids.items()
-    ]
+    return [Grid(title, counts[title], tiles) for title, tiles in grids.items()]

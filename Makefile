@@ -7,7 +7,7 @@ INSTALLED_DEV := .venv/installed-dev
 INSTALLED_DOCS := .venv/installed-docs
 
 .NOTPARALLEL:
-.PHONY: demo test test-all lint check docs fuzz soak mutants format clean
+.PHONY: demo test test-all test-slow lint check docs fuzz soak mutants format clean
 
 # Compares methods on 40 labelled digits, then fits a CSV file in which most labels are blank.
 demo: $(INSTALLED)
@@ -20,7 +20,9 @@ demo: $(INSTALLED)
 test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m 'not slow'
 
-test-all: test
+test-all: test test-slow
+
+test-slow: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m slow
 
 lint: $(INSTALLED_DEV)

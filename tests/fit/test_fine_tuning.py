@@ -98,6 +98,9 @@ def test_arrays_of_images_are_fine_tuned_too(tuned: Path) -> None:
     np.savez(tuned / "a.npz", x=x, y=np.where(np.arange(40) < 20, np.arange(40) % 2, -1))
     options = ("--fine-tune", "--size", str(SIDE), "--device", "cpu", "--threads", "1")
     works("fit", "a.npz", *options, "--steps", "2", "--no-baselines", cwd=tuned)
+    fitted, rows = read_fit(tuned / "runs/a")
+    assert fitted.shape == (3, SIDE, SIDE) and fitted.inputs["std"] == [128.0] * 3
+    assert np.isfinite(rows.outputs["l2i"]).all() and len(rows.ids) == 40
 
 
 def test_wrong_settings_are_one_line(tuned: Path, tmp_path: Path) -> None:

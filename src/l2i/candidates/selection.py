@@ -211,6 +211,18 @@ def select_candidate(
         notify(Progress(event, candidate.title, number, len(candidates), seconds))
         if not folds and len(scores) == 2:
             break
+    return _make_selection(rows, folds, scores, skipped, seed, default)
+
+
+def _make_selection(
+    rows: TableRows,
+    folds: list[list[Fold]],
+    scores: dict[str, Score],
+    skipped: Sequence[Skipped],
+    seed: int,
+    default: tuple[str, ...],
+) -> Selection:
+    """Choose among what was scored; the last one if there are no folds."""
     all_rows = np.arange(len(rows.x))
     chosen = choose(scores, rows, all_rows, default) if folds else tuple(scores)[-1:]
     return Selection(
